@@ -1,0 +1,1 @@
+"""Forebay stages micro-batches in host shared memory, right before the accelerator."""
