@@ -1,0 +1,186 @@
+"""The control messages between orchestrators or inspectors and the daemon."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .limits import Limits
+from .message import Goodbye, Message, Peer, Refused, decode_with
+from .states import MicroBatchState
+
+
+class Hello(Message, frozen=True):
+    """Opens a connection; answered by `Welcome`, or `Refused` with code `version`."""
+
+    version: int
+    peer: Peer
+
+
+class Offer(Message, frozen=True):
+    """Asks to stage a micro-batch; answered by `Granted`, then `Staged`; or `Refused`.
+
+    Attributes:
+        queue: Queue name.
+        key: The micro-batch's key in that queue.
+        attempt: One logical stage call; a repeat of the same attempt is the same request.
+        manifest: From `Manifest.encode`.
+        wait_s: Seconds to wait for a slot before the daemon refuses.
+    """
+
+    queue: str
+    key: str
+    attempt: str
+    manifest: bytes
+    wait_s: float
+
+
+class Abandon(Message, frozen=True):
+    """Gives up an attempt; answered by `Reached` with the state that the key is in now."""
+
+    queue: str
+    key: str
+    attempt: str
+
+
+class Await(Message, frozen=True):
+    """Asks to hear when a key reaches a state; answered by `Reached` or `Gone`, when it happens."""
+
+    queue: str
+    key: str
+    until: MicroBatchState
+
+
+class Reset(Message, frozen=True):
+    """Drops what a queue holds and the trainer does not; answered by `WasReset`."""
+
+    queue: str
+
+
+class GetStatus(Message, frozen=True):
+    """Asks for a `Status`."""
+
+
+class Welcome(Message, frozen=True):
+    """Answers `Hello`.
+
+    Attributes:
+        epoch: Names this run of the daemon; it changes when the daemon restarts.
+        data_endpoint: Where chunks go; a wildcard host stands for the host that the client dialled.
+    """
+
+    version: int
+    software: str
+    epoch: str
+    peer: Peer
+    data_endpoint: str
+    limits: Limits
+
+
+class Granted(Message, frozen=True):
+    """A slot is ready to be filled.
+
+    Attributes:
+        attempt: Of the offer.
+        slot: Slot index.
+        generation: Slot generation.
+        token: Names this grant in every chunk.
+        missing: (first, count) runs of span indices that have not arrived.
+        received_bytes: Bytes that have arrived; tells a repeated offer whether the data still moves.
+    """
+
+    attempt: str
+    slot: int
+    generation: int
+    token: int
+    missing: tuple[tuple[int, int], ...]
+    received_bytes: int
+
+
+class Staged(Message, frozen=True):
+    """The micro-batch of this attempt is published."""
+
+    state: MicroBatchState
+
+
+class Reached(Message, frozen=True):
+    """A key is in this state now."""
+
+    state: MicroBatchState
+
+
+class Gone(Message, frozen=True):
+    """A key will never reach the awaited state."""
+
+    state: MicroBatchState
+    reason: str
+
+
+class WasReset(Message, frozen=True):
+    """How many micro-batches a reset dropped."""
+
+    dropped: int
+
+
+class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One slot as the inspector shows it; ages in seconds."""
+
+    index: int
+    generation: int
+    state: str
+    slot_bytes: int
+    queue: str = ""
+    key: str = ""
+    payload_bytes: int = 0
+    received_bytes: int = 0
+    age_s: float = 0.0
+    holder: Peer | None = None
+
+
+class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue: its READY keys in order, its trainer, and what the trainer has on its device."""
+
+    name: str
+    ready: tuple[str, ...]
+    on_device: tuple[str, ...]
+    trainer: Peer | None
+    trainer_since_s: float
+
+
+class Status(Message, frozen=True):
+    """What the daemon holds now."""
+
+    software: str
+    epoch: str
+    peer: Peer
+    uptime_s: float
+    draining: bool
+    pool: str
+    waiting_offers: int
+    slots: tuple[SlotStatus, ...]
+    queues: tuple[QueueStatus, ...]
+    counters: dict[str, int]
+
+
+ControlRequest = Hello | Offer | Abandon | Await | Reset | GetStatus
+ControlReply = Welcome | Granted | Staged | Refused | Reached | Gone | WasReset | Status | Goodbye
+
+_REQUESTS = msgspec.msgpack.Decoder(ControlRequest)
+_REPLIES = msgspec.msgpack.Decoder(ControlReply)
+
+
+def decode_control_request(frame: bytes) -> ControlRequest:
+    """Decodes what an orchestrator or inspector sent.
+
+    Raises:
+        ProtocolError: It is no such message.
+    """
+    return decode_with(_REQUESTS, frame)
+
+
+def decode_control_reply(frame: bytes) -> ControlReply:
+    """Decodes what the daemon sent to an orchestrator or inspector.
+
+    Raises:
+        ProtocolError: It is no such message.
+    """
+    return decode_with(_REPLIES, frame)

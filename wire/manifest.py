@@ -1,0 +1,193 @@
+"""The manifest: everything about a micro-batch but its bytes, and where those lie in a slot's body.
+
+The layout is a function of the manifest and the chunk size, so both sides compute it and neither sends it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import msgspec
+
+from .dtypes import dtype_name, dtype_of
+from .errors import TreeError
+from .limits import Limits
+from .spans import Span, cut_spans, place_leaves
+from .structure import Node, checked_structure, leaf_paths
+from .tree import FlatTree
+
+RAW = "raw"
+CODECS = frozenset({RAW})
+"""The names of the codecs that a leaf may travel in."""
+
+_MAX_DIMS = 64  # numpy's own limit
+_MAX_EXTENT_BYTES = 1 << 62  # numpy cannot make an array whose non-zero dimensions span more
+
+
+class LeafSpec(msgspec.Struct, frozen=True, array_like=True):
+    """One array leaf.
+
+    Attributes:
+        dtype: Name from `DTYPES`.
+        shape: Dimensions; () is 0-d, and any may be 0.
+        codec: Name from `CODECS`.
+        nbytes: Decoded bytes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    codec: str
+    nbytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True):
+    """A micro-batch without its bytes.
+
+    Attributes:
+        structure: Containers and static values.
+        leaves: The array leaves in order.
+    """
+
+    structure: Node
+    leaves: tuple[LeafSpec, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """One path per leaf, in leaf order."""
+        return tuple(leaf_paths(self.structure))
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all leaves together, without the gaps between them."""
+        return sum(leaf.nbytes for leaf in self.leaves)
+
+    def layout(self, chunk_bytes: int) -> BodyLayout:
+        """Places the leaves in a slot's body and cuts the body into chunks."""
+        leaf_bytes = [leaf.nbytes for leaf in self.leaves]
+        offsets, body_bytes = place_leaves(leaf_bytes)
+        return BodyLayout(offsets, body_bytes, cut_spans(leaf_bytes, offsets, chunk_bytes))
+
+    def encode(self, limits: Limits) -> bytes:
+        """Encodes for the wire.
+
+        Raises:
+            TreeError: The manifest is larger than the limit.
+        """
+        encoded = msgspec.msgpack.encode(self)
+        _check_manifest_bytes(len(encoded), limits)
+        return encoded
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BodyLayout:
+    """Where a micro-batch's leaves lie.
+
+    Attributes:
+        offsets: Byte offset of each leaf in the body, a multiple of 64.
+        body_bytes: Bytes from the body's start to the last leaf's end.
+        spans: The pieces of the body that chunks carry, in order.
+    """
+
+    offsets: tuple[int, ...]
+    body_bytes: int
+    spans: tuple[Span, ...]
+
+
+def describe(flat: FlatTree, limits: Limits) -> Manifest:
+    """Makes the manifest of a tree that was taken apart.
+
+    Raises:
+        TreeError: The micro-batch is larger than a slot may grow.
+    """
+    leaves = tuple(
+        LeafSpec(dtype_name(array.dtype, path), array.shape, RAW, array.nbytes)
+        for array, path in zip(flat.arrays, flat.paths, strict=True)
+    )
+    manifest = Manifest(flat.structure, leaves)
+    _check_body_bytes(manifest, limits)
+    return manifest
+
+
+def decode_manifest(encoded: bytes, limits: Limits) -> Manifest:
+    """Decodes and checks a manifest from a peer.
+
+    No memory is taken for what it declares.
+
+    Args:
+        encoded: From `Manifest.encode`.
+        limits: This side's limits.
+
+    Raises:
+        TreeError: It is malformed, contradicts itself or exceeds a limit; the message names the leaf's path.
+    """
+    _check_manifest_bytes(len(encoded), limits)
+    try:
+        manifest = _decoder().decode(encoded)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise TreeError(f"the manifest cannot be read: {error}") from error
+    if len(manifest.leaves) > limits.max_leaves:
+        raise TreeError("the manifest has too many leaves", got=len(manifest.leaves), limit=limits.max_leaves)
+    manifest = Manifest(checked_structure(manifest.structure, limits), manifest.leaves)
+    paths = manifest.paths
+    if len(paths) != len(manifest.leaves):
+        raise TreeError(
+            "the manifest's structure does not fit its leaves", got=len(manifest.leaves), limit=len(paths)
+        )
+    for leaf, path in zip(manifest.leaves, paths, strict=True):
+        _check_leaf(leaf, path)
+    _check_body_bytes(manifest, limits)
+    return manifest
+
+
+@functools.cache
+def _decoder() -> msgspec.msgpack.Decoder[Manifest]:
+    return msgspec.msgpack.Decoder(Manifest)
+
+
+def _check_leaf(leaf: LeafSpec, path: str) -> None:
+    itemsize = dtype_of(leaf.dtype, path).itemsize
+    if leaf.codec not in CODECS:
+        raise TreeError(f"leaf {path} has an unknown codec", got=leaf.codec, limit=sorted(CODECS))
+    if len(leaf.shape) > _MAX_DIMS or any(dim < 0 for dim in leaf.shape):
+        raise TreeError(
+            f"leaf {path} has an impossible shape",
+            got=leaf.shape,
+            limit=f"{_MAX_DIMS} dimensions, none below 0",
+        )
+    if math.prod(max(dim, 1) for dim in leaf.shape) * itemsize > _MAX_EXTENT_BYTES:
+        raise TreeError(
+            f"leaf {path} has a shape that overflows", got=leaf.shape, limit=f"{_MAX_EXTENT_BYTES} bytes"
+        )
+    if math.prod(leaf.shape) * itemsize != leaf.nbytes:
+        raise TreeError(
+            f"leaf {path} has a shape that does not fit its bytes",
+            got=f"{leaf.dtype}{list(leaf.shape)} in {leaf.nbytes} bytes",
+            limit=f"{math.prod(leaf.shape) * itemsize} bytes",
+        )
+
+
+def _check_body_bytes(manifest: Manifest, limits: Limits) -> None:
+    leaf_bytes = [leaf.nbytes for leaf in manifest.leaves]
+    _, body_bytes = place_leaves(leaf_bytes)
+    if body_bytes > limits.max_micro_batch_bytes:
+        # The largest leaf is named because it is nearly always the one to shrink.
+        largest = max(range(len(leaf_bytes)), key=leaf_bytes.__getitem__)
+        raise TreeError(
+            "the micro-batch is larger than a slot may grow; its largest leaf is "
+            f"{manifest.paths[largest]} with {leaf_bytes[largest]} bytes",
+            got=f"{body_bytes} bytes",
+            limit=f"{limits.max_micro_batch_bytes} bytes",
+            remedy="send smaller micro-batches, or raise slot_max_bytes on the daemon",
+        )
+
+
+def _check_manifest_bytes(nbytes: int, limits: Limits) -> None:
+    if nbytes > limits.max_manifest_bytes:
+        raise TreeError(
+            "the manifest is too large",
+            got=f"{nbytes} bytes",
+            limit=f"{limits.max_manifest_bytes} bytes",
+            remedy="send long static values as arrays",
+        )

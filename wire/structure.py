@@ -1,0 +1,179 @@
+"""The shape of a tree without its arrays: what a manifest says about containers and static values.
+
+The nodes are msgpack arrays tagged with their kind. A leaf carries no number: leaves count in depth-first order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from .errors import TreeError, printable
+from .limits import Limits
+
+ROOT = "<root>"
+_STATIC_TYPES = (type(None), bool, int, float, str)
+_INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
+# Else one key of 900 kB above 4096 leaves would unfold a manifest of 1 MB to gigabytes of paths.
+_MAX_PATH_CHARS = 1024
+
+
+class Leaf(msgspec.Struct, tag="a", array_like=True, frozen=True):
+    """An array; the next one in order."""
+
+
+class Static(msgspec.Struct, tag="s", array_like=True, frozen=True):
+    """A value that travels inside the manifest: None, bool, int, float, str, or a tuple of them."""
+
+    value: Any
+
+
+class Dict(msgspec.Struct, tag="d", array_like=True, frozen=True):
+    """A dict in its insertion order; keys are str or int."""
+
+    keys: tuple[str | int, ...]
+    children: tuple[Node, ...]
+
+
+class List(msgspec.Struct, tag="l", array_like=True, frozen=True):
+    """A list."""
+
+    children: tuple[Node, ...]
+
+
+class Tuple(msgspec.Struct, tag="t", array_like=True, frozen=True):
+    """A tuple that holds at least one container or array."""
+
+    children: tuple[Node, ...]
+
+
+class Record(msgspec.Struct, tag="r", array_like=True, frozen=True):
+    """A registered dataclass or namedtuple."""
+
+    name: str
+    fields: tuple[str, ...]
+    children: tuple[Node, ...]
+
+
+Node = Leaf | Static | Dict | List | Tuple | Record
+
+
+def key_path(path: str, key: str | int) -> str:
+    """Returns the path of a dict's value, in the spelling of `jax.tree_util.keystr`."""
+    return f"{_prefix(path)}[{key!r}]"
+
+
+def item_path(path: str, index: int) -> str:
+    """Returns the path of a list's or tuple's item."""
+    return f"{_prefix(path)}[{index}]"
+
+
+def field_path(path: str, field: str) -> str:
+    """Returns the path of a record's field."""
+    return f"{_prefix(path)}.{field}"
+
+
+def _prefix(path: str) -> str:
+    return "" if path == ROOT else path
+
+
+def children_with_paths(node: Dict | List | Tuple | Record, path: str) -> Iterator[tuple[Node, str]]:
+    """Yields each child of a container with its path."""
+    match node:
+        case Dict(keys=keys, children=children):
+            yield from ((child, key_path(path, key)) for child, key in zip(children, keys, strict=True))
+        case Record(fields=fields, children=children):
+            yield from ((child, field_path(path, name)) for child, name in zip(children, fields, strict=True))
+        case List(children=children) | Tuple(children=children):
+            yield from ((child, item_path(path, index)) for index, child in enumerate(children))
+
+
+def leaf_paths(node: Node, path: str = ROOT) -> Iterator[str]:
+    """Yields the path of every array leaf, in leaf order."""
+    match node:
+        case Leaf():
+            yield path
+        case Static():
+            return
+        case _:
+            for child, child_path in children_with_paths(node, path):
+                yield from leaf_paths(child, child_path)
+
+
+def checked_structure(node: Node, limits: Limits, path: str = ROOT, depth: int = 0) -> Node:
+    """Checks a structure that was decoded from a peer's bytes.
+
+    Returns:
+        The same structure, its static lists turned back into tuples (msgpack knows only one of them).
+
+    Raises:
+        TreeError: Too deep, repeated dict keys, children that do not fit their keys, names that are none,
+            or a bad static value.
+    """
+    check_place(depth, limits, path)
+    match node:
+        case Leaf():
+            return node
+        case Static(value=value):
+            return Static(checked_static(value, limits, path, depth))
+        case Dict(keys=names) | Record(fields=names):
+            if len(names) != len(node.children) or len(set(names)) != len(names):
+                raise TreeError(f"{path} has repeated or unmatched keys", got=names)
+    if isinstance(node, Record) and not all(map(str.isidentifier, node.fields)):
+        # Field names stand in paths, and paths in messages, as they are.
+        raise TreeError(f"{path} has a field with an impossible name", got=node.fields)
+    children = tuple(
+        checked_structure(child, limits, child_path, depth + 1)
+        for child, child_path in children_with_paths(node, path)
+    )
+    return msgspec.structs.replace(node, children=children)
+
+
+def check_place(depth: int, limits: Limits, path: str) -> None:
+    """Raises a TreeError if a place is nested deeper, or its path is longer, than the limit."""
+    if len(path) > _MAX_PATH_CHARS:
+        raise TreeError(
+            f"the path {printable(path)} is too long",
+            got=f"{len(path)} characters",
+            limit=f"{_MAX_PATH_CHARS} characters",
+            remedy="use shorter keys",
+        )
+    if depth > limits.max_depth:
+        raise TreeError(
+            f"the tree is too deep at {path}",
+            got=f"{depth} levels",
+            limit=f"{limits.max_depth} levels",
+            remedy="flatten it before sending",
+        )
+
+
+def checked_static(value: Any, limits: Limits, path: str, depth: int = 0) -> Any:
+    """Checks a static value; lists become tuples.
+
+    Raises:
+        TreeError: Of a type, size or depth that cannot travel.
+    """
+    check_place(depth, limits, path)
+    if type(value) in (tuple, list):
+        return tuple(checked_static(item, limits, path, depth + 1) for item in value)
+    if type(value) not in _STATIC_TYPES:
+        raise TreeError(
+            f"{path} cannot travel as a static value",
+            got=type(value).__name__,
+            limit="None, bool, int, float, str and tuples of them",
+        )
+    if type(value) is int and not _INT_MIN <= value <= _INT_MAX:
+        raise TreeError(f"{path} is an integer out of range", got=value, limit="-2**63 to 2**64-1")
+    if type(value) is str and not _is_unicode(value):
+        raise TreeError(f"{path} is a string that UTF-8 cannot hold", got=ascii(value))
+    return value
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
