@@ -1,0 +1,137 @@
+"""Locks that the kernel releases when their holder dies, whatever pid namespace it lived in.
+
+flock, never pids: a pid means nothing in another container and is reused. A child made by fork shares its parent's
+lock; programs that are started anew do not, since the files are opened close-on-exec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from forebay.wire import HeldError, HostError, Peer
+
+
+class LockNote(msgspec.Struct, frozen=True):
+    """What a holder writes into its lock file, for people to read.
+
+    Attributes:
+        peer: Who holds it.
+        since: Wall-clock time at which it was taken, ISO 8601.
+    """
+
+    peer: Peer
+    since: str
+
+
+class FileLock:
+    """An exclusive lock on a file, held until `close` or death.
+
+    Args:
+        path: The file; created if missing.
+        peer: Written into it for whoever is refused.
+
+    Raises:
+        HeldError: A live process holds it; the message names that process.
+        HostError: The file cannot be opened.
+    """
+
+    def __init__(self, path: Path, peer: Peer) -> None:
+        self.path = path
+        self._fd = _lock_present_file(path)
+        note = LockNote(peer, time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+        # On a full mount there is no room for the note; the lock holds without it.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, msgspec.json.encode(note), 0)
+
+    def is_in_place(self) -> bool:
+        """Tells whether the path still leads to the locked file, and nobody removed it."""
+        return self._fd >= 0 and _is_same_file(self._fd, self.path)
+
+    def close(self, *, remove: bool = False) -> None:
+        """Releases the lock; a second call does nothing."""
+        if self._fd < 0:
+            return
+        if remove and self.is_in_place():
+            self.path.unlink(missing_ok=True)
+        os.close(self._fd)
+        self._fd = -1
+
+
+def wait_until_free(path: Path) -> None:
+    """Blocks until nobody holds the lock; returns at once if the file is gone.
+
+    There is no way to interrupt it: meant for a thread of its own, which the process's end may abandon.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+    finally:
+        os.close(fd)
+
+
+def is_held(path: Path) -> bool:
+    """Tells whether a live process holds the lock now."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def read_note(path: Path) -> LockNote | None:
+    """Returns what the holder wrote, or None if it has not yet."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=LockNote)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _lock_present_file(path: Path) -> int:
+    # The file may be removed between opening and locking; then the lock guards nothing and is taken anew.
+    while True:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise HostError(
+                f"lock file {path} cannot be opened ({error.strerror})",
+                remedy="remove it, or run as its owner",
+            ) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise _held(path) from None
+        if _is_same_file(fd, path):
+            return fd
+        os.close(fd)
+
+
+def _is_same_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _held(path: Path) -> HeldError:
+    note = read_note(path)
+    holder = "a process that has not named itself yet"
+    if note is not None:
+        holder = f"{note.peer.name} pid {note.peer.pid} on {note.peer.host} since {note.since}"
+    return HeldError(f"{path} is held by {holder}", remedy="stop it first, or choose another path")

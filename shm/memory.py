@@ -1,0 +1,91 @@
+"""Pages of shared memory: reserve them, touch them, count them."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+
+from forebay.wire import MIB, ShmFullError
+
+_MADV_POPULATE_WRITE = 23
+_TOUCH_STEP_BYTES = 16 * MIB
+
+
+def reserve_pages(fd: int, nbytes: int, *, path: Path) -> None:
+    """Grows a file to at least `nbytes` with real pages behind it.
+
+    `ftruncate` alone would succeed on a full tmpfs, and the first write would then end the process with SIGBUS.
+
+    Args:
+        fd: Open for writing.
+        nbytes: Size wanted; a larger file stays as it is.
+        path: Of the file, for the error.
+
+    Raises:
+        ShmFullError: The mount has too little room; the file has its old size again.
+    """
+    before = os.fstat(fd).st_size
+    if nbytes <= before:
+        return
+    try:
+        os.posix_fallocate(fd, before, nbytes - before)
+    except OSError as error:
+        os.ftruncate(fd, before)
+        raise shm_full(path.parent, nbytes - before, str(error.strerror)) from error
+
+
+def shm_full(folder: Path, need_bytes: int, why: str = "No space left on device") -> ShmFullError:
+    """Makes the error that names need, free and mount point."""
+    mount = mount_point(folder)
+    return ShmFullError(
+        f"shared memory at {mount} is too small ({why})",
+        got=f"{free_bytes(folder)} bytes free",
+        limit=f"{need_bytes} bytes needed",
+        remedy=f"enlarge it (mount -o remount,size=... {mount}; in a container, the size of its /dev/shm), "
+        "or lower slots or slot_initial_bytes",
+    )
+
+
+def free_bytes(folder: Path) -> int:
+    """Returns the bytes that this process may still take on the folder's mount."""
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize
+
+
+def mount_point(folder: Path) -> Path:
+    """Returns the mount that a folder lies on."""
+    folder = folder.resolve()
+    while not folder.is_mount():
+        folder = folder.parent
+    return folder
+
+
+def touch_pages(memory: mmap.mmap, start: int, end: int) -> None:
+    """Maps and zeroes the pages of a writable mapping ahead of their use.
+
+    The first touch of a page costs up to 20 times a warm copy. `mmap.madvise` would keep the interpreter lock
+    meanwhile; a foreign call gives it up. Kernels before 5.14 do not know the advice: then the pages are
+    touched by the first write instead, later and slower.
+
+    Args:
+        memory: A writable shared mapping, whose pages are reserved.
+        start: First byte.
+        end: Byte after the last; both are rounded outwards to pages.
+    """
+    start -= start % mmap.PAGESIZE
+    anchor = ctypes.c_char.from_buffer(memory)
+    try:
+        base = ctypes.addressof(anchor)
+        for offset in range(start, end, _TOUCH_STEP_BYTES):
+            length = min(_TOUCH_STEP_BYTES, end - offset)
+            if _libc.madvise(base + offset, length, _MADV_POPULATE_WRITE) != 0:
+                return
+    finally:
+        del anchor
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.madvise.restype = ctypes.c_int
