@@ -1,0 +1,95 @@
+"""What the ledger tells the loop to do. The ledger decides; only the loop touches sockets, memory and locks."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from forebay.shm import SlotState
+from forebay.wire import Message
+
+
+class Channel(enum.StrEnum):
+    """The socket that a peer is behind."""
+
+    CONTROL = "control"
+    TRAINER = "trainer"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Address:
+    """Where a peer can be answered: a socket and the routing id that it gave the peer."""
+
+    channel: Channel
+    routing: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reply:
+    """Send a message to a peer."""
+
+    to: Address
+    message: Message
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReserveSlot:
+    """Grow a slot's file in the background, then tell `Ledger.reserved` or `Ledger.reserve_failed`."""
+
+    slot: int
+    file_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WriteLoan:
+    """Record in the slot's header that it is being filled, and with what."""
+
+    slot: int
+    generation: int
+    envelope: bytes
+    body_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WriteState:
+    """Record a slot's state in its header."""
+
+    slot: int
+    state: SlotState
+    sequence: int = 0
+    holder: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WatchHolder:
+    """Wait in the background for a holder's lock to be free, then tell `Ledger.holder_free`."""
+
+    holder: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ForgetHolder:
+    """Remove the lock file of a holder that is gone."""
+
+    holder: str
+
+
+class Level(enum.IntEnum):
+    """Log levels, with the numbers of the logging module."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Log:
+    """Write one event to the log."""
+
+    level: Level
+    event: str
+    fields: dict[str, object]
+
+
+Action = Reply | ReserveSlot | WriteLoan | WriteState | WatchHolder | ForgetHolder | Log

@@ -1,0 +1,286 @@
+"""The ledger's books: slots, queues, micro-batches, waits, counters; and the moves that keep them consistent.
+
+Every move of a slot and of the micro-batch in it happens here, so that the books cannot disagree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from typing import TypeVar
+
+from forebay.shm import SlotEvent, SlotState, SlotTable
+from forebay.wire import (
+    GONE,
+    Gone,
+    Limits,
+    MicroBatchEvent,
+    MicroBatchState,
+    Peer,
+    Reached,
+    RefusalCode,
+    Refused,
+)
+
+from .actions import Action, Address, Level, Log, Reply, WriteState
+from .micro_batch import MicroBatch
+from .train_queue import TrainQueue
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LedgerSettings:
+    """What the ledger's decisions depend on.
+
+    Attributes:
+        limits: Upper bounds on one micro-batch.
+        fill_lease_s: Silence after which a filling slot is taken back.
+        await_lease_s: Silence after which an `Await` is forgotten.
+        max_waiting_offers: Offers that may wait for a slot.
+        remembered_keys: Finished micro-batches whose outcome is remembered.
+        max_peers: Connections that are known at once.
+    """
+
+    limits: Limits
+    fill_lease_s: float = 10.0
+    await_lease_s: float = 60.0
+    max_waiting_offers: int = 256
+    remembered_keys: int = 10_000
+    max_peers: int = 4096
+
+
+@dataclasses.dataclass(slots=True)
+class Awaiting:
+    """A peer that waits for a key to reach a state."""
+
+    to: Address
+    id: int
+    until: MicroBatchState
+    deadline: float
+
+
+_ORDER = (
+    MicroBatchState.OFFERED,
+    MicroBatchState.FILLING,
+    MicroBatchState.READY,
+    MicroBatchState.ON_DEVICE,
+    MicroBatchState.CONSUMED,
+)
+
+
+class Book:
+    """All that the daemon knows.
+
+    Args:
+        settings: See `LedgerSettings`.
+        slots: The slots, as created or found.
+        me: This daemon, for answers.
+        epoch: This run of the daemon.
+    """
+
+    def __init__(self, settings: LedgerSettings, slots: SlotTable, me: Peer, epoch: str) -> None:
+        self.settings = settings
+        self.slots = slots
+        self.me = me
+        self.epoch = epoch
+        self.draining = False
+        self.queues: dict[str, TrainQueue] = {}
+        self.batches: dict[tuple[str, str], MicroBatch] = {}
+        self.filling: dict[int, MicroBatch] = {}
+        self.peers: OrderedDict[Address, Peer] = OrderedDict()
+        self.counters: Counter[str] = Counter()
+        self._finished: OrderedDict[tuple[str, str], MicroBatch] = OrderedDict()
+        self._superseded: OrderedDict[str, Refused] = OrderedDict()
+        self._awaiting: dict[tuple[str, str], dict[tuple[Address, int], Awaiting]] = {}
+        self._sequence = 0
+        self._actions: list[Action] = []
+
+    # Actions.
+
+    def do(self, *actions: Action) -> None:
+        """Adds actions for the loop."""
+        self._actions.extend(actions)
+
+    def reply(self, to: Address | None, message: Reached | Refused | Gone) -> None:
+        """Answers a peer, if it is still known."""
+        if to is not None:
+            self.do(Reply(to, message))
+
+    def log(self, level: Level, event: str, **fields: object) -> None:
+        """Adds an event for the log."""
+        self.do(Log(level, event, fields))
+
+    def take_actions(self) -> list[Action]:
+        """Returns what was decided since the last call."""
+        actions, self._actions = self._actions, []
+        return actions
+
+    def refuse(self, to: Address | None, request_id: int, code: RefusalCode, words: str) -> None:
+        """Refuses a request and counts it."""
+        self.counters[f"refused_{code}"] += 1
+        self.log(Level.WARNING, "refuse", code=code.value, words=words)
+        self.reply(to, Refused(id=request_id, code=code, words=words))
+
+    # Looking up.
+
+    def queue(self, name: str) -> TrainQueue:
+        """Returns a queue, made at its first mention."""
+        return self.queues.setdefault(name, TrainQueue(name))
+
+    def find(self, queue: str, key: str) -> MicroBatch | None:
+        """Returns the micro-batch of a key: alive, or its remembered outcome."""
+        return self.batches.get((queue, key)) or self._finished.get((queue, key))
+
+    def superseded(self, attempt: str) -> Refused | None:
+        """Returns what an attempt was refused with when a newer one took its place."""
+        return self._superseded.get(attempt)
+
+    def waiting(self) -> list[MicroBatch]:
+        """Returns the offers that have no slot yet, oldest first."""
+        return [
+            batch for batch in self.batches.values() if batch.state is MicroBatchState.OFFERED and batch.slot < 0
+        ]
+
+    # Moves.
+
+    def loan(self, batch: MicroBatch, slot_index: int) -> None:
+        """Takes a FREE slot for a micro-batch."""
+        slot = self.slots[slot_index]
+        self.slots.apply(slot_index, slot.generation, SlotEvent.LOAN)
+        batch.slot, batch.generation = slot_index, slot.generation
+
+    def publish(self, batch: MicroBatch, now: float) -> None:
+        """Makes a filled slot READY, at the end of its queue or in the place that it inherited."""
+        self.filling.pop(batch.slot, None)
+        batch.transfer = None
+        batch.was_published = True
+        if batch.sequence == 0:
+            batch.sequence = self.next_sequence()
+        self._move_slot(batch, SlotEvent.PUBLISH)
+        self.move(batch, MicroBatchEvent.PUBLISH, now)
+        self.queue(batch.queue).insert(batch)
+        self.counters["published"] += 1
+        self.counters["published_bytes"] += batch.payload_bytes
+
+    def give_back_slot(self, batch: MicroBatch, event: SlotEvent) -> None:
+        """Frees a micro-batch's slot, if it has one."""
+        if batch.slot < 0:
+            return
+        self.filling.pop(batch.slot, None)
+        batch.transfer = None
+        self._move_slot(batch, event)
+        batch.slot = -1
+
+    def drop(self, batch: MicroBatch, now: float, reason: str) -> None:
+        """Ends a micro-batch that the trainer does not hold and frees its slot."""
+        if batch.state is MicroBatchState.READY:
+            self.queue(batch.queue).remove(batch)
+            self.give_back_slot(batch, SlotEvent.DROP)
+        else:
+            self.give_back_slot(batch, SlotEvent.ABANDON)
+        self.finish(batch, MicroBatchEvent.DROP, now, reason)
+
+    def finish(self, batch: MicroBatch, event: MicroBatchEvent, now: float, reason: str = "") -> None:
+        """Ends a micro-batch and remembers its outcome."""
+        self.move(batch, event, now, reason)
+        key = (batch.queue, batch.key)
+        if self.batches.get(key) is batch:
+            del self.batches[key]
+        _remember(self._finished, key, batch, self.settings.remembered_keys)
+        self.counters[f"finished_{batch.state}"] += 1
+        if batch.state in GONE:
+            self.log(
+                Level.WARNING,
+                batch.state.value,
+                queue=batch.queue,
+                key=batch.key,
+                reason=reason,
+            )
+
+    def supersede(self, batch: MicroBatch, now: float) -> None:
+        """Ends a micro-batch whose key a newer attempt takes over, and tells whoever still sends it."""
+        refusal = Refused(
+            id=batch.offer_id,
+            code=RefusalCode.REPLACED,
+            words=f"a newer attempt for {batch.key!r} took this one's place",
+        )
+        _remember(self._superseded, batch.attempt, refusal, self.settings.remembered_keys)
+        if not batch.was_published:
+            self.reply(batch.sender, refusal)
+        self.drop(batch, now, "replaced")
+
+    def move(self, batch: MicroBatch, event: MicroBatchEvent, now: float, reason: str = "") -> None:
+        """Moves a micro-batch and tells those who await it."""
+        batch.move(event, now, reason)
+        self.log(Level.DEBUG, batch.state.value, queue=batch.queue, key=batch.key, slot=batch.slot)
+        waits = self._awaiting.get((batch.queue, batch.key), {})
+        for wait_key, wait in list(waits.items()):
+            if self._answer(wait, batch):
+                del waits[wait_key]
+        if not waits:
+            self._awaiting.pop((batch.queue, batch.key), None)
+
+    def lend(self, batch: MicroBatch, holder: str) -> None:
+        """Lends a READY slot to a holder."""
+        self.queue(batch.queue).remove(batch)
+        self._move_slot(batch, SlotEvent.LEND, holder=holder)
+
+    def quarantine(self, batch: MicroBatch, holder: str) -> None:
+        """Takes a LENT slot away from a holder that may still read it."""
+        self._move_slot(batch, SlotEvent.HOLDER_DIED, holder=holder)
+
+    def ready_again(self, batch: MicroBatch) -> None:
+        """Puts a quarantined slot back in its old place, once its holder's lock is free."""
+        self._move_slot(batch, SlotEvent.HOLDER_LOCK_FREE)
+        self.queue(batch.queue).insert(batch)
+
+    def next_sequence(self, at_least: int = 0) -> int:
+        """Returns a place behind all those given so far."""
+        self._sequence = max(self._sequence + 1, at_least)
+        return self._sequence
+
+    # Waits.
+
+    def wait_for(
+        self, batch: MicroBatch, to: Address, request_id: int, until: MicroBatchState, now: float
+    ) -> None:
+        """Answers now or when the micro-batch gets there; a repeated request renews its lease."""
+        wait = Awaiting(to, request_id, until, now + self.settings.await_lease_s)
+        if not self._answer(wait, batch):
+            self._awaiting.setdefault((batch.queue, batch.key), {})[to, request_id] = wait
+
+    def expire_waits(self, now: float) -> None:
+        """Forgets waits that nobody renewed."""
+        for key, waits in list(self._awaiting.items()):
+            for wait_key in [wait_key for wait_key, wait in waits.items() if wait.deadline <= now]:
+                del waits[wait_key]
+            if not waits:
+                del self._awaiting[key]
+
+    def wait_deadlines(self) -> Iterable[float]:
+        """Yields when the waits end."""
+        return (wait.deadline for waits in self._awaiting.values() for wait in waits.values())
+
+    def _answer(self, wait: Awaiting, batch: MicroBatch) -> bool:
+        if batch.state in GONE:
+            self.reply(wait.to, Gone(id=wait.id, state=batch.state, reason=batch.reason))
+            return True
+        if _ORDER.index(batch.state) >= _ORDER.index(wait.until):
+            self.reply(wait.to, Reached(id=wait.id, state=batch.state))
+            return True
+        return False
+
+    def _move_slot(self, batch: MicroBatch, event: SlotEvent, *, holder: str = "") -> None:
+        slot = self.slots.apply(batch.slot, batch.generation, event)
+        sequence = 0 if slot.state is SlotState.FREE else batch.sequence
+        self.do(WriteState(slot.index, slot.state, sequence, holder))
+
+
+def _remember(memory: OrderedDict[K, V], key: K, value: V, limit: int) -> None:
+    memory[key] = value
+    memory.move_to_end(key)
+    while len(memory) > limit:
+        memory.popitem(last=False)

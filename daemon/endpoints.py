@@ -1,0 +1,139 @@
+"""Binding the daemon's sockets, and telling who holds an endpoint that cannot be bound."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import zmq
+
+from forebay.shm import FileLock, make_private_folder, runtime_folder
+from forebay.wire import (
+    PROTOCOL_VERSION,
+    HeldError,
+    Hello,
+    HostError,
+    Peer,
+    ProtocolError,
+    SettingError,
+    Welcome,
+    decode_control_reply,
+    encode_message,
+)
+
+_MAX_IPC_PATH_BYTES = 107  # sockaddr_un.sun_path less its final zero
+_PROBE_MS = 1000
+_HEARTBEAT_MS = 5_000
+_HEARTBEAT_TIMEOUT_MS = 30_000
+_CONTROL_SLACK_BYTES = 64 << 10
+
+
+def this_peer(name: str) -> Peer:
+    """Describes this process to others."""
+    return Peer(name=name, pid=os.getpid(), host=socket.gethostname())
+
+
+class Endpoint:
+    """One bound socket, and for ipc the lock that keeps a second daemon off its path.
+
+    ZeroMQ would take an ipc path over from a living process without a word; hence the lock.
+
+    Args:
+        context: The ZeroMQ context.
+        kind: zmq.ROUTER or zmq.PULL.
+        address: tcp or ipc address; a tcp port may be `*`.
+        setting: Name of the setting, for errors.
+        peer: This daemon, for whoever finds the path locked.
+        max_frame_bytes: Larger frames cut their connection.
+        receive_high_water: Messages buffered per peer.
+
+    Raises:
+        HeldError: Another process has the address; the message names it where it can be known.
+        HostError: The address cannot be bound for another reason.
+        SettingError: Neither tcp nor ipc, or an ipc path that is too long.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        kind: int,
+        address: str,
+        *,
+        setting: str,
+        peer: Peer,
+        max_frame_bytes: int,
+        receive_high_water: int = 1000,
+    ) -> None:
+        self._lock = _claim_ipc(address, setting, peer) if address.startswith("ipc://") else None
+        self.socket = context.socket(kind)
+        try:
+            self.socket.maxmsgsize = max_frame_bytes
+            self.socket.rcvhwm = receive_high_water
+            self.socket.heartbeat_ivl = _HEARTBEAT_MS
+            self.socket.heartbeat_timeout = _HEARTBEAT_TIMEOUT_MS
+            if kind == zmq.ROUTER:
+                self.socket.router_mandatory = True
+            self._bind(context, address, setting)
+        except BaseException:
+            self.close(linger_ms=0)
+            raise
+        self.address = self.socket.last_endpoint.decode().rstrip("\0")
+
+    def _bind(self, context: zmq.Context[zmq.Socket[bytes]], address: str, setting: str) -> None:
+        if not address.startswith(("ipc://", "tcp://")):
+            raise SettingError(f"setting {setting}", got=address, limit="an ipc:// or tcp:// address")
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise HeldError(
+                    f"{setting} {address} is held by {_who_answers(context, address)}",
+                    remedy=f"stop it first, or set {setting} to another address",
+                ) from error
+            raise HostError(f"{setting} {address} cannot be bound: {error.strerror}") from error
+
+    def close(self, *, linger_ms: int) -> None:
+        """Closes the socket, giving queued answers some time, and frees the path."""
+        self.socket.close(linger=linger_ms)
+        if self._lock is not None:
+            self._lock.path.with_suffix("").unlink(missing_ok=True)
+            self._lock.close(remove=True)
+
+
+def control_frame_limit(max_manifest_bytes: int) -> int:
+    """Returns the largest control frame: a manifest and what surrounds it."""
+    return max_manifest_bytes + _CONTROL_SLACK_BYTES
+
+
+def _claim_ipc(address: str, setting: str, peer: Peer) -> FileLock:
+    path = Path(address.removeprefix("ipc://"))
+    if len(os.fsencode(path)) > _MAX_IPC_PATH_BYTES:
+        raise SettingError(
+            f"setting {setting}",
+            got=f"a path of {len(os.fsencode(path))} bytes, {path}",
+            limit=f"{_MAX_IPC_PATH_BYTES} bytes for a Unix socket",
+            remedy="choose a shorter folder, for example under /run",
+        )
+    if path.parent == runtime_folder():
+        make_private_folder(path.parent, "socket")
+    if not path.parent.is_dir():
+        raise HostError(f"{setting}: there is no folder {path.parent}", remedy="make it first")
+    return FileLock(path.with_name(path.name + ".lock"), peer)
+
+
+def _who_answers(context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
+    with context.socket(zmq.DEALER) as probe:
+        probe.linger = 0
+        probe.connect(address)
+        hello = Hello(id=1, version=PROTOCOL_VERSION, peer=this_peer("forebay probe"))
+        probe.send(encode_message(hello))
+        if probe.poll(_PROBE_MS):
+            try:
+                answer = decode_control_reply(probe.recv())
+            except ProtocolError:
+                return "a process that does not speak Forebay's protocol"
+            if isinstance(answer, Welcome):
+                return f"{answer.peer.name} pid {answer.peer.pid} on {answer.peer.host}"
+        return "a process that does not answer as a Forebay daemon"

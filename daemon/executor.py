@@ -1,0 +1,114 @@
+"""Does what the ledger says: answers, slot headers, growth, lock watches, log lines."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import zmq
+
+from forebay.shm import Pool, SlotFile, holder_path
+from forebay.wire import encode_message, printable
+
+from .actions import (
+    Action,
+    Channel,
+    ForgetHolder,
+    Log,
+    Reply,
+    ReserveSlot,
+    WatchHolder,
+    WriteLoan,
+    WriteState,
+)
+from .background import SlotGrower, watch_lock
+from .ledger import Ledger
+from .mailbox import Mailbox
+
+log = logging.getLogger("forebay.daemon")
+
+
+class Executor:
+    """Carries out actions on the loop's thread; what is slow goes to threads, whose outcomes come back as events.
+
+    Args:
+        ledger: Hears the outcomes.
+        pool: Holds the slots.
+        sockets: The ROUTER socket of each channel.
+        mailbox: Brings outcomes back to the loop.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        pool: Pool,
+        sockets: Mapping[Channel, zmq.Socket[bytes]],
+        mailbox: Mailbox,
+    ) -> None:
+        self._ledger = ledger
+        self._pool = pool
+        self._sockets = sockets
+        self._mailbox = mailbox
+        self._grower = SlotGrower(mailbox, self._grown, self._grow_failed)
+        self._by_type: dict[type[Action], Callable[[Any], None]] = {
+            Reply: self._reply,
+            WriteState: self._write_state,
+            WriteLoan: self._write_loan,
+            ReserveSlot: self._reserve,
+            WatchHolder: self._watch,
+            ForgetHolder: self._forget,
+            Log: self._log,
+        }
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        """Carries out actions in order."""
+        for action in actions:
+            self._by_type[type(action)](action)
+
+    def close(self) -> None:
+        """Waits for a growth under way and ends its thread."""
+        self._grower.close()
+
+    def _reply(self, reply: Reply) -> None:
+        frames = [reply.to.routing, encode_message(reply.message)]
+        try:
+            self._sockets[reply.to.channel].send_multipart(frames, zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            # The peer is gone or reads nothing; it asks again if it still cares.
+            if error.errno not in (errno.EHOSTUNREACH, errno.EAGAIN):
+                raise
+            log.debug("answer_undeliverable type=%s", type(reply.message).__name__)
+
+    def _write_state(self, action: WriteState) -> None:
+        file = self._pool.files[action.slot]
+        file.write_state(action.state, sequence=action.sequence, holder=action.holder)
+
+    def _write_loan(self, action: WriteLoan) -> None:
+        self._pool.files[action.slot].write_loan(action.generation, action.envelope, action.body_bytes)
+
+    def _reserve(self, action: ReserveSlot) -> None:
+        self._grower.grow(self._pool.files[action.slot], action.file_bytes)
+
+    def _grown(self, file: SlotFile) -> None:
+        file.remap()
+        self.perform(self._ledger.reserved(file.index, file.file_bytes, time.monotonic()))
+
+    def _grow_failed(self, file: SlotFile, words: str) -> None:
+        self.perform(self._ledger.reserve_failed(file.index, words, time.monotonic()))
+
+    def _watch(self, action: WatchHolder) -> None:
+        def freed() -> None:
+            self.perform(self._ledger.holder_free(action.holder, time.monotonic()))
+
+        watch_lock(holder_path(self._pool.path, action.holder), self._mailbox, freed)
+
+    def _forget(self, action: ForgetHolder) -> None:
+        holder_path(self._pool.path, action.holder).unlink(missing_ok=True)
+
+    def _log(self, action: Log) -> None:
+        if log.isEnabledFor(action.level):
+            words = " ".join(f"{name}={printable(value)}" for name, value in action.fields.items())
+            log.log(action.level, "%s %s", action.event, words)

@@ -1,0 +1,256 @@
+"""The ledger: every decision of the daemon, without a socket, a mapping or a clock.
+
+Events go in (a message, a chunk, a lock that became free, a tick), each with the time; actions come out.
+"""
+
+from __future__ import annotations
+
+from forebay.shm import SlotState, SlotTable
+from forebay.wire import (
+    PROTOCOL_VERSION,
+    Abandon,
+    Attach,
+    Await,
+    ChunkHeader,
+    ControlRequest,
+    Detach,
+    FindPool,
+    Finished,
+    GetStatus,
+    Goodbye,
+    Hello,
+    Offer,
+    Peer,
+    PoolFound,
+    Promoted,
+    RefusalCode,
+    Reset,
+    TrainerRequest,
+    Want,
+    Welcome,
+)
+
+from .actions import Action, Address, Level, Reply
+from .book import Book, LedgerSettings
+from .lending import Lending
+from .micro_batch import FoundSlot, MicroBatch, found_batch
+from .staging import Staging
+from .status import describe
+from .transfer import ChunkFault
+
+
+class Ledger:
+    """Decides.
+
+    Args:
+        settings: Limits, leases and how much is remembered.
+        slots: Every slot, as created or found.
+        me: This daemon.
+        epoch: Names this run of the daemon.
+        software: Version of this package.
+        pool: The pool's folder, as told to trainers.
+        data_endpoint: Where chunks go, as told to orchestrators.
+        now: Monotonic second of the start.
+    """
+
+    def __init__(
+        self,
+        settings: LedgerSettings,
+        slots: SlotTable,
+        *,
+        me: Peer,
+        epoch: str,
+        software: str,
+        pool: str,
+        data_endpoint: str,
+        now: float,
+    ) -> None:
+        self._book = Book(settings, slots, me, epoch)
+        self._lending = Lending(self._book)
+        self._staging = Staging(self._book, self._when_published)
+        self._software = software
+        self._pool = pool
+        self._data_endpoint = data_endpoint
+        self._started = now
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._book.slots!r}, queues={list(self._book.queues.values())!r})"
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether any granted micro-batch is on its way."""
+        return bool(self._book.filling)
+
+    def adopt(self, found_slots: list[FoundSlot], now: float) -> list[Action]:
+        """Takes over what an adopted pool holds; called once, before any other event."""
+        for found in sorted(found_slots, key=lambda found: found.sequence):
+            batch = found_batch(found, now)
+            self._book.next_sequence(at_least=found.sequence)
+            self._book.batches[batch.queue, batch.key] = batch
+            if self._book.slots[found.index].state is SlotState.READY:
+                self._book.queue(batch.queue).insert(batch)
+            else:
+                self._lending.adopt(found, batch, now)
+            self._book.log(Level.INFO, "adopt", queue=batch.queue, key=batch.key, slot=batch.slot)
+        return self._book.take_actions()
+
+    # Events from peers.
+
+    def control(self, sender: Address, request: ControlRequest, now: float) -> list[Action]:
+        """Handles a message from an orchestrator or inspector."""
+        if isinstance(request, Hello):
+            self._hello(sender, request)
+        elif sender not in self._book.peers:
+            words = "say hello first; the daemon may have restarted"
+            self._book.refuse(sender, request.id, RefusalCode.HELLO_FIRST, words)
+        else:
+            self._known_control(sender, request, now)
+        return self._book.take_actions()
+
+    def _known_control(self, sender: Address, request: ControlRequest, now: float) -> None:
+        match request:
+            case Offer():
+                self._staging.offer(sender, request, now)
+            case Abandon():
+                self._staging.abandon(sender, request, now)
+            case Reset():
+                self._staging.reset(sender, request, now)
+            case Await():
+                self._await(sender, request, now)
+            case GetStatus():
+                status = describe(
+                    self._book,
+                    request.id,
+                    software=self._software,
+                    pool=self._pool,
+                    started=self._started,
+                    now=now,
+                )
+                self._book.do(Reply(sender, status))
+
+    def trainer(self, sender: Address, request: TrainerRequest, now: float) -> list[Action]:
+        """Handles a message from a trainer."""
+        freed = False
+        match request:
+            case FindPool():
+                self._find_pool(sender, request)
+            case Attach():
+                self._lending.attach(sender, request, now)
+            case Want():
+                self._lending.want(sender, request)
+            case Promoted():
+                freed = self._lending.promoted(sender, request, now)
+            case Finished():
+                freed = self._lending.finished(sender, request, now)
+            case Detach():
+                self._lending.detach(sender, request, now)
+        if freed:
+            self._staging.serve_waiting(now)
+        return self._book.take_actions()
+
+    def unreadable(self, sender: Address, words: str) -> list[Action]:
+        """Hears that a peer sent bytes that are no message."""
+        self._book.refuse(sender, 0, RefusalCode.BAD_REQUEST, words)
+        return self._book.take_actions()
+
+    def chunk(self, header: ChunkHeader) -> ChunkFault | None:
+        """Tells whether a chunk's bytes may be written to its slot, and if not, why."""
+        return self._staging.chunk(header)
+
+    def filled(self, header: ChunkHeader, now: float) -> list[Action]:
+        """Hears that a chunk that `chunk` let pass lies in its slot, checksum and all."""
+        self._staging.filled(header, now)
+        return self._book.take_actions()
+
+    def chunk_thrown_away(self, fault: ChunkFault) -> list[Action]:
+        """Counts a chunk whose bytes were not used."""
+        self._book.counters[fault] += 1
+        self._book.log(Level.DEBUG, "chunk_thrown_away", fault=fault.value)
+        return self._book.take_actions()
+
+    # Events from this host.
+
+    def reserved(self, slot: int, file_bytes: int, now: float) -> list[Action]:
+        """Hears that a slot's file has grown to `file_bytes`."""
+        self._staging.reserved(slot, file_bytes, now)
+        return self._book.take_actions()
+
+    def reserve_failed(self, slot: int, words: str, now: float) -> list[Action]:
+        """Hears that a slot's file could not grow, and why."""
+        self._staging.reserve_failed(slot, words, now)
+        return self._book.take_actions()
+
+    def holder_free(self, holder: str, now: float) -> list[Action]:
+        """Hears that nobody holds a trainer's lock any more."""
+        self._lending.holder_free(holder, now)
+        self._staging.serve_waiting(now)
+        return self._book.take_actions()
+
+    def tick(self, now: float) -> list[Action]:
+        """Ends what is over at `now`; due at `next_deadline`."""
+        self._staging.expire(now)
+        self._book.expire_waits(now)
+        return self._book.take_actions()
+
+    def next_deadline(self) -> float | None:
+        """Returns the monotonic second at which `tick` has something to end, or None."""
+        book = self._book
+        deadlines = [batch.deadline for batch in (*book.filling.values(), *book.waiting())]
+        return min((*deadlines, *book.wait_deadlines()), default=None)
+
+    def drain(self, now: float) -> list[Action]:
+        """Takes no new offers from now on; what is filling may finish."""
+        self._book.draining = True
+        self._staging.refuse_waiting(now)
+        return self._book.take_actions()
+
+    def goodbye(self, *, kept: bool) -> list[Action]:
+        """Tells every peer that the daemon stops."""
+        message = Goodbye(kept=kept)
+        trainers = [queue.attachment.address for queue in self._book.queues.values() if queue.attachment]
+        self._book.do(*(Reply(address, message) for address in self._book.peers))
+        self._book.do(*(Reply(address, message) for address in trainers if address is not None))
+        return self._book.take_actions()
+
+    # Answers.
+
+    def _hello(self, sender: Address, request: Hello) -> None:
+        book = self._book
+        if request.version != PROTOCOL_VERSION:
+            words = f"client speaks protocol {request.version}, daemon {PROTOCOL_VERSION}"
+            book.refuse(sender, request.id, RefusalCode.VERSION, words)
+            return
+        book.peers[sender] = request.peer
+        while len(book.peers) > book.settings.max_peers:
+            book.peers.popitem(last=False)
+        welcome = Welcome(
+            id=request.id,
+            version=PROTOCOL_VERSION,
+            software=self._software,
+            epoch=book.epoch,
+            peer=book.me,
+            data_endpoint=self._data_endpoint,
+            limits=book.settings.limits,
+        )
+        book.do(Reply(sender, welcome))
+
+    def _find_pool(self, sender: Address, request: FindPool) -> None:
+        found = PoolFound(
+            id=request.id,
+            version=PROTOCOL_VERSION,
+            software=self._software,
+            epoch=self._book.epoch,
+            pool=self._pool,
+        )
+        self._book.do(Reply(sender, found))
+
+    def _await(self, sender: Address, request: Await, now: float) -> None:
+        batch = self._book.find(request.queue, request.key)
+        if batch is None:
+            words = f"no micro-batch {request.key!r} in queue {request.queue!r}; stage it first"
+            self._book.refuse(sender, request.id, RefusalCode.UNKNOWN_KEY, words)
+            return
+        self._book.wait_for(batch, sender, request.id, request.until, now)
+
+    def _when_published(self, batch: MicroBatch) -> None:
+        self._lending.lend(self._book.queue(batch.queue))

@@ -1,0 +1,214 @@
+"""Decisions about trainers: attaching, lending in order, releases, and what happens when one dies."""
+
+from __future__ import annotations
+
+from forebay.shm import SlotEvent, SlotState
+from forebay.wire import (
+    GONE,
+    PROTOCOL_VERSION,
+    Attach,
+    Attached,
+    Detach,
+    Done,
+    Finished,
+    KeyGone,
+    Lend,
+    MicroBatchEvent,
+    MicroBatchState,
+    Peer,
+    Promoted,
+    RefusalCode,
+    Want,
+)
+
+from .actions import Address, ForgetHolder, Level, Reply, WatchHolder
+from .book import Book
+from .micro_batch import FoundSlot, MicroBatch, on_device_batch
+from .train_queue import Attachment, TrainQueue
+
+
+class Lending:
+    """The trainers' side of the ledger.
+
+    Args:
+        book: The shared books.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._by_holder: dict[str, tuple[TrainQueue, Attachment]] = {}
+
+    def attach(self, address: Address, request: Attach, now: float) -> None:
+        """Attaches a trainer, or the same one again after a lost connection or a daemon restart."""
+        book = self._book
+        if request.version != PROTOCOL_VERSION:
+            words = f"trainer speaks protocol {request.version}, daemon {PROTOCOL_VERSION}"
+            book.refuse(address, request.id, RefusalCode.VERSION, words)
+            return
+        queue = book.queue(request.queue)
+        present = queue.attachment
+        if present is not None and present.holder != request.holder:
+            who = present.peer
+            words = (
+                f"queue {queue.name!r} has a live trainer: {who.name} pid {who.pid} on {who.host},"
+                f" for {now - present.since:.1f} s"
+            )
+            book.refuse(address, request.id, RefusalCode.QUEUE_TAKEN, words)
+            return
+        if present is None:
+            present = self._attachment(queue, request.holder, request.peer, now)
+        present.address, present.peer = address, request.peer
+        present.credit_total = present.lent_total = 0
+        book.log(Level.INFO, "attach", queue=queue.name, peer=request.peer.name, pid=request.peer.pid)
+        book.do(Reply(address, Attached(id=request.id, epoch=book.epoch, limits=book.settings.limits)))
+        self._lend_again(present, set(request.held))
+        for key, attempt in request.on_device:
+            self._learn_on_device(queue, present, key, attempt, now)
+
+    def _attachment(self, queue: TrainQueue, holder: str, peer: Peer, now: float) -> Attachment:
+        attachment = Attachment(holder, None, peer, now)
+        queue.attachment = attachment
+        self._by_holder[holder] = (queue, attachment)
+        self._book.do(WatchHolder(holder))
+        return attachment
+
+    def _lend_again(self, attachment: Attachment, held: set[tuple[int, int]]) -> None:
+        """Repeats lends that the trainer does not know of: their message was lost."""
+        for batch in attachment.lent.values():
+            if (batch.slot, batch.generation) not in held:
+                self._send_lend(attachment, batch)
+
+    def _learn_on_device(
+        self, queue: TrainQueue, attachment: Attachment, key: str, attempt: str, now: float
+    ) -> None:
+        """Learns after a restart what only the trainer still knows, so that no repeat is trained twice."""
+        if self._book.find(queue.name, key) is None:
+            batch = on_device_batch(queue.name, key, attempt, now)
+            self._book.batches[queue.name, key] = batch
+            attachment.on_device[key] = batch
+
+    def want(self, address: Address, request: Want) -> None:
+        """Notes what a trainer waits for and lends what there is."""
+        found = self._attached(address, request.holder, request.id)
+        if found is None:
+            return
+        queue, attachment = found
+        attachment.credit_total = max(attachment.credit_total, request.credit_total)
+        attachment.wanted_keys = request.keys
+        for key in request.keys:
+            batch = self._book.find(queue.name, key)
+            if batch is not None and (batch.state in GONE or batch.state is MicroBatchState.CONSUMED):
+                reason = batch.reason or "it was trained already"
+                self._book.do(Reply(address, KeyGone(key=key, state=batch.state, reason=reason)))
+        self.lend(queue)
+
+    def lend(self, queue: TrainQueue) -> None:
+        """Lends READY slots for as long as the trainer waits for some."""
+        attachment = queue.attachment
+        while (batch := queue.next_to_lend()) is not None:
+            assert attachment is not None
+            if batch.key in attachment.wanted_keys:
+                attachment.wanted_keys = tuple(key for key in attachment.wanted_keys if key != batch.key)
+            else:
+                attachment.lent_total += 1
+            self._book.lend(batch, attachment.holder)
+            attachment.lent[batch.slot] = batch
+            self._send_lend(attachment, batch)
+
+    def _send_lend(self, attachment: Attachment, batch: MicroBatch) -> None:
+        if attachment.address is None:
+            return
+        lend = Lend(
+            slot=batch.slot,
+            generation=batch.generation,
+            key=batch.key,
+            file_bytes=self._book.slots[batch.slot].slot_bytes,
+        )
+        self._book.do(Reply(attachment.address, lend))
+
+    def promoted(self, address: Address, request: Promoted, now: float) -> bool:
+        """Hears that a slot's bytes are on the device; returns whether a slot became FREE."""
+        found = self._attached(address, request.holder, request.id)
+        if found is None:
+            return False
+        _, attachment = found
+        batch = self._release(attachment, request.slot, request.generation)
+        if batch is not None:
+            attachment.on_device[batch.key] = batch
+            self._book.move(batch, MicroBatchEvent.PROMOTE, now)
+        self._book.do(Reply(address, Done(id=request.id)))
+        return batch is not None
+
+    def finished(self, address: Address, request: Finished, now: float) -> bool:
+        """Hears that a micro-batch is consumed or given up; returns whether a slot became FREE."""
+        found = self._attached(address, request.holder, request.id)
+        if found is None:
+            return False
+        _, attachment = found
+        released = self._release(attachment, request.slot, request.generation) if request.slot >= 0 else None
+        batch = released or attachment.on_device.pop(request.key, None)
+        if batch is not None and batch.key == request.key:
+            event = MicroBatchEvent.DROP if request.reason else MicroBatchEvent.CONSUME
+            self._book.finish(batch, event, now, request.reason)
+        self._book.do(Reply(address, Done(id=request.id)))
+        return released is not None
+
+    def _release(self, attachment: Attachment, slot: int, generation: int) -> MicroBatch | None:
+        batch = attachment.lent.get(slot)
+        if batch is None or batch.generation != generation:
+            # A repeat of a release that was carried out, or one that outlived its generation.
+            self._book.counters["late_releases"] += 1
+            return None
+        del attachment.lent[slot]
+        self._book.give_back_slot(batch, SlotEvent.RELEASE)
+        return batch
+
+    def detach(self, address: Address, request: Detach, now: float) -> None:
+        """Ends an attachment; its slots are quarantined until its lock is free."""
+        found = self._by_holder.get(request.holder)
+        if found is not None:
+            _, attachment = found
+            attachment.address = None
+            for batch in attachment.lent.values():
+                if self._book.slots[batch.slot].state is SlotState.LENT:
+                    self._book.quarantine(batch, request.holder)
+            self._lose_on_device(attachment, now, "its trainer detached before it was finished")
+        self._book.do(Reply(address, Done(id=request.id)))
+
+    def holder_free(self, holder: str, now: float) -> None:
+        """Hears from the kernel that a trainer is gone: its slots are READY again, in their old places."""
+        found = self._by_holder.pop(holder, None)
+        if found is None:
+            return
+        queue, attachment = found
+        who = attachment.peer
+        for batch in attachment.lent.values():
+            if self._book.slots[batch.slot].state is SlotState.LENT:
+                self._book.quarantine(batch, holder)
+            self._book.ready_again(batch)
+        reason = f"its trainer, {who.name} pid {who.pid} on {who.host}, died before it was finished"
+        self._lose_on_device(attachment, now, reason)
+        self._book.log(Level.INFO, "detach", queue=queue.name, peer=who.name, pid=who.pid)
+        self._book.do(ForgetHolder(holder))
+        queue.attachment = None
+
+    def _lose_on_device(self, attachment: Attachment, now: float, reason: str) -> None:
+        for batch in attachment.on_device.values():
+            self._book.finish(batch, MicroBatchEvent.LOSE, now, reason)
+        attachment.on_device.clear()
+
+    def adopt(self, found: FoundSlot, batch: MicroBatch, now: float) -> None:
+        """Takes over a slot that a dead daemon had lent; its trainer attaches again, or is found dead."""
+        queue = self._book.queue(batch.queue)
+        if found.holder not in self._by_holder:
+            unknown = Peer(name="a trainer from before the restart", pid=0, host="")
+            self._attachment(queue, found.holder, unknown, now)
+        self._by_holder[found.holder][1].lent[found.index] = batch
+
+    def _attached(self, address: Address, holder: str, request_id: int) -> tuple[TrainQueue, Attachment] | None:
+        found = self._by_holder.get(holder)
+        if found is None or found[1].address != address:
+            words = "attach first; the daemon may have restarted"
+            self._book.refuse(address, request_id, RefusalCode.NOT_ATTACHED, words)
+            return None
+        return found

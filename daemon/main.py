@@ -1,0 +1,81 @@
+"""Running a daemon as a process: logging, exit codes, and telling a parent when it is ready."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import uuid
+
+import msgspec
+
+from forebay.version import VERSION
+from forebay.wire import ForebayError, HeldError, UsageError
+
+from .server import Server
+from .settings import Settings, load_settings
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_HELD = 3
+
+
+def serve(settings: Settings, *, ready_fd: int | None = None, parent_fd: int | None = None) -> None:
+    """Runs a daemon until it is told to stop.
+
+    Args:
+        settings: See `Settings`.
+        ready_fd: Where one line of JSON, a `Ready`, is written when sockets and pool are there; then closed.
+        parent_fd: A pipe whose end-of-file means that the parent is gone.
+
+    Raises:
+        HeldError: Another daemon has the pool or an endpoint.
+        HostError: The pool or an endpoint cannot be had.
+    """
+    server = Server(settings, software=VERSION, epoch=uuid.uuid4().hex)
+    try:
+        ready = server.ready
+        logging.getLogger("forebay.daemon").info(
+            "ready control=%s data=%s trainer=%s pool=%s",
+            *(ready.control_endpoint, ready.data_endpoint, ready.trainer_endpoint, ready.pool),
+        )
+        if ready_fd is not None:
+            with os.fdopen(ready_fd, "wb") as stream:
+                stream.write(msgspec.json.encode(ready) + b"\n")
+        server.run(parent_fd=parent_fd)
+    finally:
+        server.close()
+
+
+def start_logging(level: str) -> None:
+    """Sends the log to standard error, times in UTC."""
+    formatter = logging.Formatter(
+        "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
+    )
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    root = logging.getLogger("forebay")
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+def exit_code(error: ForebayError) -> int:
+    """Returns the exit code that tells a script what kind of error ended a command."""
+    if isinstance(error, HeldError):
+        return EXIT_HELD
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
+
+
+def main() -> int:
+    """Runs `python -m forebay.daemon`: settings from the environment, two descriptors as arguments."""
+    ready_fd, parent_fd = (int(word) for word in sys.argv[1:3])
+    try:
+        settings = load_settings()
+        start_logging(settings.log_level)
+        serve(settings, ready_fd=ready_fd, parent_fd=parent_fd)
+    except ForebayError as error:
+        sys.stderr.write(f"forebay: {error}\n")
+        return exit_code(error)
+    return 0

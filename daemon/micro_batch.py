@@ -1,0 +1,131 @@
+"""What the daemon knows of one micro-batch."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from forebay.shm import Envelope, file_bytes_for
+from forebay.wire import (
+    MICRO_BATCH_TRANSITIONS,
+    BodyLayout,
+    LocalError,
+    MicroBatchEvent,
+    MicroBatchState,
+)
+
+from .actions import Address
+from .transfer import Transfer
+
+
+class IllegalMoveError(LocalError):
+    """A move that a micro-batch's table does not have; nothing has moved."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class MicroBatch:
+    """One micro-batch, from its offer until it is forgotten.
+
+    Attributes:
+        queue: Queue name.
+        key: Its key there.
+        attempt: The stage call that it came by.
+        envelope: What its slot's file will say about it, encoded.
+        layout: Where its leaves lie in the slot's body.
+        payload_bytes: Bytes of its leaves.
+        sender: Who is told what becomes of the offer; the latest connection that asked.
+        offer_id: Id of the latest offer message.
+        deadline: Monotonic second at which the offer, or the silence while filling, ends.
+        state: Assigned by `move` alone.
+        reason: Why it ended.
+        sequence: Place in the queue, from its publication or from the entry that it replaced; 0 = none yet.
+        was_published: Whether its bytes were ever complete.
+        slot: Slot index, or -1.
+        generation: That slot's generation.
+        transfer: While it is filling.
+        since: Monotonic second of the last move.
+    """
+
+    queue: str
+    key: str
+    attempt: str
+    envelope: bytes = b""
+    layout: BodyLayout | None = None
+    payload_bytes: int = 0
+    body_bytes: int = 0
+    sender: Address | None = None
+    offer_id: int = 0
+    deadline: float = 0.0
+    state: MicroBatchState = MicroBatchState.OFFERED
+    reason: str = ""
+    sequence: int = 0
+    was_published: bool = False
+    slot: int = -1
+    generation: int = 0
+    transfer: Transfer | None = None
+    since: float = 0.0
+
+    @property
+    def file_bytes(self) -> int:
+        """Size that its slot's file must have."""
+        return file_bytes_for(self.body_bytes, len(self.envelope))
+
+    def move(self, event: MicroBatchEvent, now: float, reason: str = "") -> None:
+        """Moves it along `MICRO_BATCH_TRANSITIONS`.
+
+        Raises:
+            IllegalMoveError: The table has no such move; nothing has moved.
+        """
+        after = MICRO_BATCH_TRANSITIONS.get((self.state, event))
+        if after is None:
+            raise IllegalMoveError(f"micro-batch {self.key!r} is {self.state} and cannot take {event.value!r}")
+        self.state = after
+        self.reason = reason
+        self.since = now
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FoundSlot:
+    """A slot of an adopted pool that holds a complete micro-batch.
+
+    Attributes:
+        index: Slot index.
+        generation: Its generation.
+        sequence: Place in the queue.
+        envelope: Decoded from its file.
+        encoded_envelope: The same, encoded.
+        body_bytes: Of its body.
+        payload_bytes: Of its leaves.
+        holder: The trainer that it was lent to, or empty.
+    """
+
+    index: int
+    generation: int
+    sequence: int
+    envelope: Envelope
+    encoded_envelope: bytes
+    body_bytes: int
+    payload_bytes: int
+    holder: str
+
+
+def found_batch(found: FoundSlot, now: float) -> MicroBatch:
+    """Makes the micro-batch that an adopted slot holds."""
+    return MicroBatch(
+        queue=found.envelope.queue,
+        key=found.envelope.key,
+        attempt=found.envelope.attempt,
+        envelope=found.encoded_envelope,
+        payload_bytes=found.payload_bytes,
+        body_bytes=found.body_bytes,
+        state=MicroBatchState.READY,
+        sequence=found.sequence,
+        was_published=True,
+        slot=found.index,
+        generation=found.generation,
+        since=now,
+    )
+
+
+def on_device_batch(queue: str, key: str, attempt: str, now: float) -> MicroBatch:
+    """Makes the micro-batch that a trainer says it has on its device."""
+    return MicroBatch(queue, key, attempt, state=MicroBatchState.ON_DEVICE, was_published=True, since=now)

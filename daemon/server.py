@@ -1,0 +1,218 @@
+"""The loop: takes events off sockets, threads and signals, asks the ledger, has the executor do what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import zmq
+
+from forebay.shm import Pool, SlotTable
+from forebay.wire import ProtocolError, decode_control_request, decode_trainer_request
+
+from .actions import Action, Address, Channel
+from .adoption import found_slots
+from .endpoints import Endpoint, control_frame_limit, this_peer
+from .executor import Executor
+from .ingest import Ingest
+from .ledger import Ledger
+from .mailbox import Mailbox
+from .settings import Settings
+
+log = logging.getLogger("forebay.daemon")
+
+_MESSAGES_PER_TURN = 64
+_LINGER_MS = 2_000
+T = TypeVar("T")
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """Where a daemon that is ready can be reached."""
+
+    pid: int
+    control_endpoint: str
+    data_endpoint: str
+    trainer_endpoint: str
+    pool: str
+
+
+class Server:
+    """One daemon: its sockets, its pool and its loop.
+
+    Args:
+        settings: See `Settings`.
+        software: Version of this package.
+        epoch: Names this run.
+
+    Raises:
+        HeldError: Another daemon has the pool or an endpoint.
+        HostError: The pool or an endpoint cannot be had; nothing is left behind.
+    """
+
+    def __init__(self, settings: Settings, *, software: str, epoch: str) -> None:
+        self._settings = settings
+        self._stop_at: float | None = None
+        me = this_peer("forebay daemon")
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._pool = Pool(
+            Path(settings.pool),
+            slot_count=settings.slots,
+            slot_bytes=settings.slot_initial_bytes,
+            peer=me,
+            epoch=epoch,
+        )
+        found = found_slots(self._pool, settings.limits)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._pool.close, keep=settings.keep_pool or bool(found.occupied))
+            undo.callback(self._context.term)
+            frame, chunk = control_frame_limit(settings.max_manifest_bytes), settings.chunk_bytes
+
+            def bind(name: str, kind: int, frame_bytes: int, high_water: int = 1000) -> Endpoint:
+                endpoint = Endpoint(
+                    self._context,
+                    kind,
+                    getattr(settings, name),
+                    setting=name,
+                    peer=me,
+                    max_frame_bytes=frame_bytes,
+                    receive_high_water=high_water,
+                )
+                undo.callback(endpoint.close, linger_ms=0)
+                return endpoint
+
+            self._control = bind("control_endpoint", zmq.ROUTER, frame)
+            self._data = bind("data_endpoint", zmq.PULL, chunk, settings.receive_chunks)
+            self._trainer = bind("trainer_endpoint", zmq.ROUTER, frame)
+            undo.pop_all()
+        now = time.monotonic()
+        self._ledger = Ledger(
+            settings.ledger,
+            SlotTable(found.slots),
+            me=me,
+            epoch=epoch,
+            software=software,
+            pool=str(self._pool.path),
+            data_endpoint=self._data.address,
+            now=now,
+        )
+        self._mailbox = Mailbox()
+        sockets = {Channel.CONTROL: self._control.socket, Channel.TRAINER: self._trainer.socket}
+        self._executor = Executor(self._ledger, self._pool, sockets, self._mailbox)
+        self._perform = self._executor.perform
+        self._ingest = Ingest(self._data.socket, self._ledger, self._pool.files, self._perform)
+        self.ready = Ready(
+            pid=me.pid,
+            control_endpoint=self._control.address,
+            data_endpoint=self._data.address,
+            trainer_endpoint=self._trainer.address,
+            pool=str(self._pool.path),
+        )
+        self._perform(self._ledger.adopt(found.occupied, now))
+
+    def run(self, *, parent_fd: int | None = None) -> None:
+        """Serves until SIGTERM, SIGINT, or the end of the process that holds the other end of `parent_fd`.
+
+        Args:
+            parent_fd: A pipe's reading end; its end-of-file means that the parent is gone.
+        """
+        poller = zmq.Poller()
+        for endpoint in (self._control, self._data, self._trainer):
+            poller.register(endpoint.socket, zmq.POLLIN)
+        poller.register(self._mailbox.fileno(), zmq.POLLIN)
+        if parent_fd is not None:
+            poller.register(parent_fd, zmq.POLLIN)
+        with self._signals():
+            while not self._is_over():
+                ready = {source for source, _ in poller.poll(self._poll_ms())}
+                if parent_fd is not None and parent_fd in ready:
+                    poller.unregister(parent_fd)
+                    self._stop()
+                self._turn(ready)
+
+    def _turn(self, ready: set[object]) -> None:
+        for event in self._mailbox.take():
+            event()
+        if self._trainer.socket in ready:
+            self._receive(Channel.TRAINER, self._trainer, decode_trainer_request, self._ledger.trainer)
+        if self._control.socket in ready:
+            self._receive(Channel.CONTROL, self._control, decode_control_request, self._ledger.control)
+        if self._data.socket in ready:
+            self._ingest.receive()
+        self._perform(self._ledger.tick(time.monotonic()))
+
+    def _poll_ms(self) -> int | None:
+        deadlines = (self._ledger.next_deadline(), self._stop_at)
+        due = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        # Rounded up: waking before the deadline would find nothing to do and spin.
+        return None if due is None else max(0, int((due - time.monotonic()) * 1000) + 1)
+
+    def _receive(
+        self,
+        channel: Channel,
+        endpoint: Endpoint,
+        decode: Callable[[bytes], T],
+        handle: Callable[[Address, T, float], Sequence[Action]],
+    ) -> None:
+        for _ in range(_MESSAGES_PER_TURN):
+            try:
+                routing, *frames = endpoint.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            sender = Address(channel, routing)
+            try:
+                request = decode(_only_frame(frames))
+            except ProtocolError as error:
+                self._perform(self._ledger.unreadable(sender, str(error)))
+            else:
+                self._perform(handle(sender, request, time.monotonic()))
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        def on_signal(_number: int, _frame: object) -> None:
+            self._mailbox.post(self._stop)
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self) -> None:
+        """Starts to drain; asked again, stops at once."""
+        now = time.monotonic()
+        if self._stop_at is None:
+            log.info("drain limit_s=%s", self._settings.drain_s)
+            self._stop_at = now + self._settings.drain_s
+            self._perform(self._ledger.drain(now))
+        else:
+            self._stop_at = now
+
+    def _is_over(self) -> bool:
+        if self._stop_at is None:
+            return False
+        return not self._ledger.is_filling or time.monotonic() >= self._stop_at
+
+    def close(self) -> None:
+        """Delivers last answers, closes the sockets, and removes the pool unless it is to be kept."""
+        keep = self._settings.keep_pool
+        self._perform(self._ledger.goodbye(kept=keep))
+        self._data.close(linger_ms=0)
+        self._control.close(linger_ms=_LINGER_MS)
+        self._trainer.close(linger_ms=_LINGER_MS)
+        self._context.term()
+        self._executor.close()
+        self._pool.close(keep=keep)
+        log.info("stopped pool_kept=%s", keep)
+
+
+def _only_frame(frames: list[bytes]) -> bytes:
+    if len(frames) != 1:
+        raise ProtocolError("a control message has several frames", got=len(frames), limit=1)
+    return frames[0]

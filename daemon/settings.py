@@ -1,0 +1,181 @@
+"""The daemon's settings: from flags, environment and a TOML file, in that order."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from forebay.shm import default_endpoint, default_pool
+from forebay.wire import GIB, MIB, Limits, SettingError
+
+from .book import LedgerSettings
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of one setting beside its type and default.
+
+    Attributes:
+        meaning: One line, with the unit.
+        low: Smallest value, or None where there is no order.
+        high: Largest value, or None.
+        source: Where the default came from.
+    """
+
+    meaning: str
+    low: float | None = None
+    high: float | None = None
+    source: str = "chosen"
+
+
+def _setting(
+    default: Any, meaning: str, low: float | None = None, high: float | None = None, source: str = "chosen"
+) -> Any:
+    metadata = {"setting": Setting(meaning, low, high, source)}
+    if callable(default):
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings of one daemon; each is described by its `Setting` metadata."""
+
+    control_endpoint: str = _setting(
+        lambda: default_endpoint("control"), "where orchestrators and inspectors connect, tcp or ipc"
+    )
+    data_endpoint: str = _setting(
+        lambda: default_endpoint("data"), "where orchestrators send bulk data, tcp or ipc"
+    )
+    trainer_endpoint: str = _setting(
+        lambda: default_endpoint("trainer"), "where trainers of this host connect, ipc"
+    )
+    pool: str = _setting(lambda: str(default_pool()), "folder of the pool, on a tmpfs")
+    keep_pool: bool = _setting(False, "leave the pool for the next daemon at an orderly stop")
+    slots: int = _setting(4, "slots in the pool", 1, 1024, "two staged ahead, one lent, one filling")
+    slot_initial_bytes: int = _setting(64 * MIB, "bytes reserved for each slot at the start", 4096, 1 << 40)
+    slot_max_bytes: int = _setting(
+        8 * GIB, "bytes that a slot may grow to", 4096, 1 << 40, "a 5.15 GB micro-batch and room"
+    )
+    chunk_bytes: int = _setting(
+        MIB, "bytes of one chunk on the wire", 4096, 64 * MIB, "measured: raw TCP's speed at 1 MiB"
+    )
+    max_leaves: int = _setting(4096, "arrays in one micro-batch", 1, 1 << 20)
+    max_depth: int = _setting(32, "containers around a leaf", 1, 64)
+    max_manifest_bytes: int = _setting(MIB, "bytes of an encoded manifest", 1024, 64 * MIB)
+    max_waiting_offers: int = _setting(256, "offers that may wait for a slot", 1, 1 << 16)
+    remembered_keys: int = _setting(10_000, "finished keys whose outcome is remembered", 1, 1 << 24)
+    fill_lease_s: float = _setting(10.0, "seconds of silence after which a filling slot is taken back", 0.1, 3600)
+    drain_s: float = _setting(10.0, "seconds that what is filling may take to finish after SIGTERM", 0, 3600)
+    receive_chunks: int = _setting(8, "chunks buffered per sender, a bound on memory", 1, 1024, "8 MiB a sender")
+    log_level: str = _setting("info", "debug, info, warning or error")
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check_range(field, getattr(self, field.name))
+        if self.slot_initial_bytes > self.slot_max_bytes:
+            raise SettingError(
+                "setting slot_initial_bytes",
+                got=self.slot_initial_bytes,
+                limit=f"at most slot_max_bytes, {self.slot_max_bytes}",
+            )
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise SettingError("setting log_level", got=self.log_level, limit="debug, info, warning, error")
+
+    @property
+    def limits(self) -> Limits:
+        """What senders are told that they may send."""
+        return Limits(
+            max_leaves=self.max_leaves,
+            max_depth=self.max_depth,
+            max_manifest_bytes=self.max_manifest_bytes,
+            max_micro_batch_bytes=self.slot_max_bytes,
+            chunk_bytes=self.chunk_bytes,
+        )
+
+    @property
+    def ledger(self) -> LedgerSettings:
+        """What the ledger needs to know."""
+        return LedgerSettings(
+            limits=self.limits,
+            fill_lease_s=self.fill_lease_s,
+            max_waiting_offers=self.max_waiting_offers,
+            remembered_keys=self.remembered_keys,
+        )
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> Settings:
+    """Reads the settings: a flag wins over the environment, the environment over the file.
+
+    Args:
+        flags: Values by setting name; None means not given.
+        environment: Variables, default this process's own; `FOREBAY_SLOTS` is the setting `slots`.
+        file: A TOML file of settings; default the one that FOREBAY_CONFIG names, if any.
+
+    Raises:
+        SettingError: A value has the wrong type or range, or the file cannot be read or names an unknown
+            setting.
+    """
+    environment = os.environ if environment is None else environment
+    if file is None and "FOREBAY_CONFIG" in environment:
+        file = Path(environment["FOREBAY_CONFIG"])
+    given = _from_file(file) if file is not None else {}
+    for field in dataclasses.fields(Settings):
+        variable = f"FOREBAY_{field.name.upper()}"
+        if variable in environment:
+            given[field.name] = environment[variable]
+    given |= {name: value for name, value in (flags or {}).items() if value is not None}
+    types = {field.name: str(field.type) for field in dataclasses.fields(Settings)}
+    return Settings(**{name: _parse(name, types[name], value) for name, value in given.items()})
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise SettingError(f"the settings file {file} cannot be read: {error}") from error
+    unknown = sorted(values.keys() - {field.name for field in dataclasses.fields(Settings)})
+    if unknown:
+        raise SettingError(f"the settings file {file} names unknown settings", got=unknown)
+    return values
+
+
+_WORDS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+def _parse(name: str, kind: str, value: Any) -> Any:
+    try:
+        if kind == "bool":
+            return value if isinstance(value, bool) else _WORDS[str(value).lower()]
+        if kind == "int":
+            return int(str(value).replace("_", ""))
+        return float(value) if kind == "float" else str(value)
+    except (KeyError, ValueError):
+        wanted = "true or false" if kind == "bool" else f"a {kind}"
+        raise SettingError(f"setting {name}", got=value, limit=wanted) from None
+
+
+def _check_range(field: dataclasses.Field[Any], value: Any) -> None:
+    setting: Setting = field.metadata["setting"]
+    if setting.low is None or setting.high is None:
+        return
+    if not setting.low <= value <= setting.high:
+        raise SettingError(f"setting {field.name}", got=value, limit=f"{setting.low:g} to {setting.high:g}")

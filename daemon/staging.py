@@ -1,0 +1,332 @@
+"""Decisions about offers: who gets which slot, what a repeat gets, and when a slot is taken back."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from forebay.shm import Envelope, SlotEvent, SlotState
+from forebay.wire import (
+    Abandon,
+    ChunkHeader,
+    Granted,
+    MicroBatchEvent,
+    MicroBatchState,
+    Offer,
+    Reached,
+    RefusalCode,
+    Reset,
+    Staged,
+    TreeError,
+    WasReset,
+    decode_manifest,
+)
+
+from .actions import Address, Level, Reply, ReserveSlot, WriteLoan
+from .book import Book
+from .micro_batch import MicroBatch
+from .transfer import ChunkFault, Transfer
+
+_MAX_MISSING_RUNS = 1024
+_LEASE_EXPIRED = "the sender fell silent while filling"
+
+
+class Staging:
+    """The orchestrators' side of the ledger.
+
+    Args:
+        book: The shared books.
+        when_published: Called after a publication, to lend what a trainer waits for.
+    """
+
+    def __init__(self, book: Book, when_published: Callable[[MicroBatch], None]) -> None:
+        self._book = book
+        self._when_published = when_published
+        self._reserving: set[int] = set()
+        self._largest_file_bytes = 0
+
+    # Offers.
+
+    def offer(self, sender: Address, offer: Offer, now: float) -> None:
+        """Grants a slot, waits for one, answers a repeat, or refuses."""
+        refusal = self._book.superseded(offer.attempt)
+        if refusal is not None:
+            self._book.reply(sender, msgspec.structs.replace(refusal, id=offer.id))
+            return
+        known = self._book.find(offer.queue, offer.key)
+        if known is None:
+            self._admit(sender, offer, now)
+        elif known.attempt == offer.attempt:
+            self._repeat(known, sender, offer, now)
+        else:
+            self._replace(known, sender, offer, now)
+
+    def _repeat(self, batch: MicroBatch, sender: Address, offer: Offer, now: float) -> None:
+        batch.sender, batch.offer_id = sender, offer.id
+        if batch.was_published:
+            self._book.do(Reply(sender, Staged(id=offer.id, state=batch.state)))
+        elif batch.state is MicroBatchState.FILLING:
+            batch.deadline = now + self._book.settings.fill_lease_s
+            self._send_grant(batch)
+        elif batch.reason == _LEASE_EXPIRED:
+            self._admit(sender, offer, now)
+        elif batch.state is MicroBatchState.DROPPED:
+            words = f"this attempt for {offer.key!r} was dropped: {batch.reason}"
+            self._book.refuse(sender, offer.id, RefusalCode.DROPPED, words)
+
+    def _replace(self, batch: MicroBatch, sender: Address, offer: Offer, now: float) -> None:
+        if batch.state is MicroBatchState.CONSUMED:
+            words = f"{offer.key!r} was trained already; use a new key for a new micro-batch"
+            self._book.refuse(sender, offer.id, RefusalCode.CONSUMED, words)
+        elif self._is_with_trainer(batch):
+            words = f"the trainer of queue {offer.queue!r} holds {offer.key!r}; wait until it is consumed"
+            self._book.refuse(sender, offer.id, RefusalCode.IN_USE, words)
+        elif (offer.queue, offer.key) in self._book.batches:
+            sequence = batch.sequence
+            self._book.supersede(batch, now)
+            self._admit(sender, offer, now, sequence)
+            self.serve_waiting(now)
+        else:
+            self._admit(sender, offer, now)
+
+    def _is_with_trainer(self, batch: MicroBatch) -> bool:
+        if batch.state is MicroBatchState.ON_DEVICE:
+            return True
+        return batch.slot >= 0 and self._book.slots[batch.slot].state in (
+            SlotState.LENT,
+            SlotState.QUARANTINED,
+        )
+
+    def _admit(self, sender: Address, offer: Offer, now: float, sequence: int = 0) -> None:
+        book = self._book
+        if book.draining:
+            book.refuse(sender, offer.id, RefusalCode.DRAINING, "the daemon is shutting down")
+            return
+        try:
+            batch = self._new_batch(sender, offer, now)
+        except TreeError as error:
+            book.refuse(sender, offer.id, RefusalCode.BAD_MANIFEST, str(error))
+            return
+        if len(book.waiting()) >= book.settings.max_waiting_offers:
+            words = f"{book.settings.max_waiting_offers} offers wait for a slot already; offer again later"
+            book.refuse(sender, offer.id, RefusalCode.TOO_MANY_OFFERS, words)
+            return
+        batch.sequence = sequence
+        book.batches[batch.queue, batch.key] = batch
+        self.serve_waiting(now)
+        if batch.slot < 0 and offer.wait_s <= 0:
+            self._refuse_for_want_of_a_slot(batch, now)
+
+    def _new_batch(self, sender: Address, offer: Offer, now: float) -> MicroBatch:
+        limits = self._book.settings.limits
+        for name, text in (("queue", offer.queue), ("key", offer.key), ("attempt", offer.attempt)):
+            nbytes = len(text.encode())
+            if not 0 < nbytes <= limits.max_key_bytes:
+                raise TreeError(f"the {name} is too long or empty", got=nbytes, limit=limits.max_key_bytes)
+        manifest = decode_manifest(offer.manifest, limits)
+        layout = manifest.layout(limits.chunk_bytes)
+        envelope = Envelope(offer.queue, offer.key, offer.attempt, offer.manifest)
+        return MicroBatch(
+            queue=offer.queue,
+            key=offer.key,
+            attempt=offer.attempt,
+            envelope=msgspec.msgpack.encode(envelope),
+            layout=layout,
+            payload_bytes=manifest.payload_bytes,
+            body_bytes=layout.body_bytes,
+            sender=sender,
+            offer_id=offer.id,
+            deadline=now + offer.wait_s,
+            since=now,
+        )
+
+    # Slots.
+
+    def serve_waiting(self, now: float) -> None:
+        """Gives FREE slots to the offers that wait, oldest first."""
+        for batch in self._book.waiting():
+            free = [
+                slot
+                for slot in self._book.slots
+                if slot.state is SlotState.FREE and slot.index not in self._reserving
+            ]
+            if not free:
+                return
+            # The smallest that fits keeps the large ones for large micro-batches; else the largest grows least.
+            fitting = [slot for slot in free if slot.slot_bytes >= batch.file_bytes]
+            slot = min(fitting or free, key=lambda slot: slot.slot_bytes if fitting else -slot.slot_bytes)
+            self._book.loan(batch, slot.index)
+            if fitting:
+                self._grant(batch, now)
+            else:
+                self._reserve(slot.index, batch.file_bytes)
+
+    def _reserve(self, slot: int, file_bytes: int) -> None:
+        self._reserving.add(slot)
+        self._book.do(ReserveSlot(slot, file_bytes))
+
+    def reserved(self, slot_index: int, file_bytes: int, now: float) -> None:
+        """Hears that a slot's file has grown; grants it, and grows the next FREE slot ahead of its need."""
+        self._reserving.discard(slot_index)
+        self._book.slots[slot_index].slot_bytes = file_bytes
+        self._largest_file_bytes = max(self._largest_file_bytes, file_bytes)
+        batch = self._holder_of(slot_index)
+        if batch is not None and batch.file_bytes <= file_bytes:
+            self._grant(batch, now)
+        self.serve_waiting(now)
+        self._grow_ahead()
+
+    def reserve_failed(self, slot_index: int, words: str, now: float) -> None:
+        """Hears that a slot cannot grow; whoever needed it is refused with the reason."""
+        self._reserving.discard(slot_index)
+        self._book.log(Level.WARNING, "reserve_failed", slot=slot_index, words=words)
+        # Not again ahead of need: only an offer that needs the room shall try.
+        self._largest_file_bytes = 0
+        batch = self._holder_of(slot_index)
+        if batch is not None:
+            self._book.refuse(batch.sender, batch.offer_id, RefusalCode.SHM_FULL, words)
+            self._forget(batch, now, "shared memory is full")
+        self.serve_waiting(now)
+
+    def _holder_of(self, slot_index: int) -> MicroBatch | None:
+        return next(
+            (
+                batch
+                for batch in self._book.batches.values()
+                if batch.slot == slot_index and batch.state is MicroBatchState.OFFERED
+            ),
+            None,
+        )
+
+    def _grow_ahead(self) -> None:
+        if self._reserving or self._book.draining:
+            return
+        for slot in self._book.slots:
+            if slot.state is SlotState.FREE and slot.slot_bytes < self._largest_file_bytes:
+                self._reserve(slot.index, self._largest_file_bytes)
+                return
+
+    def _grant(self, batch: MicroBatch, now: float) -> None:
+        assert batch.layout is not None
+        book = self._book
+        token = secrets.randbits(64)
+        batch.transfer = Transfer(batch.slot, batch.generation, token, batch.layout.spans)
+        batch.deadline = now + book.settings.fill_lease_s
+        book.filling[batch.slot] = batch
+        book.do(WriteLoan(batch.slot, batch.generation, batch.envelope, batch.body_bytes))
+        book.move(batch, MicroBatchEvent.GRANT, now)
+        self._send_grant(batch)
+        if batch.transfer.is_complete:
+            self._publish(batch, now)
+
+    def _send_grant(self, batch: MicroBatch) -> None:
+        transfer = batch.transfer
+        if transfer is None or batch.sender is None:
+            return
+        runs = []
+        for run in transfer.missing():
+            if len(runs) == _MAX_MISSING_RUNS:
+                break
+            runs.append(run)
+        grant = Granted(
+            id=batch.offer_id,
+            attempt=batch.attempt,
+            slot=transfer.slot,
+            generation=transfer.generation,
+            token=transfer.token,
+            missing=tuple(runs),
+            received_bytes=transfer.received_bytes,
+        )
+        self._book.do(Reply(batch.sender, grant))
+
+    # Chunks.
+
+    def chunk(self, header: ChunkHeader) -> ChunkFault | None:
+        """Tells whether a chunk may be written to its slot, and if not, why."""
+        batch = self._book.filling.get(header.slot)
+        if batch is None or batch.transfer is None:
+            return ChunkFault.NOT_GRANTED
+        return batch.transfer.check(header)
+
+    def filled(self, header: ChunkHeader, now: float) -> None:
+        """Hears that a checked chunk lies in its slot with the right checksum."""
+        batch = self._book.filling[header.slot]
+        assert batch.transfer is not None
+        batch.transfer.mark(header.span)
+        batch.deadline = now + self._book.settings.fill_lease_s
+        if batch.transfer.is_complete:
+            self._publish(batch, now)
+
+    def _publish(self, batch: MicroBatch, now: float) -> None:
+        self._book.publish(batch, now)
+        batch.layout = None
+        if batch.sender is not None:
+            self._book.do(Reply(batch.sender, Staged(id=batch.offer_id, state=batch.state)))
+        self._when_published(batch)
+
+    # Ends.
+
+    def abandon(self, sender: Address, request: Abandon, now: float) -> None:
+        """Gives up an attempt, unless the trainer holds it already."""
+        batch = self._book.find(request.queue, request.key)
+        if batch is None or batch.attempt != request.attempt:
+            words = f"no such attempt for {request.key!r} in queue {request.queue!r}"
+            self._book.refuse(sender, request.id, RefusalCode.UNKNOWN_KEY, words)
+            return
+        if (request.queue, request.key) in self._book.batches and not self._is_with_trainer(batch):
+            self._book.drop(batch, now, "abandoned by its sender")
+            self.serve_waiting(now)
+        self._book.do(Reply(sender, Reached(id=request.id, state=batch.state)))
+
+    def reset(self, sender: Address, request: Reset, now: float) -> None:
+        """Drops all of a queue that the trainer does not hold."""
+        dropped = [
+            batch
+            for batch in self._book.batches.values()
+            if batch.queue == request.queue and not self._is_with_trainer(batch)
+        ]
+        for batch in dropped:
+            if not batch.was_published:
+                words = f"queue {request.queue!r} was reset"
+                self._book.refuse(batch.sender, batch.offer_id, RefusalCode.DROPPED, words)
+            self._book.drop(batch, now, "the queue was reset")
+        self._book.do(Reply(sender, WasReset(id=request.id, dropped=len(dropped))))
+        self.serve_waiting(now)
+
+    def expire(self, now: float) -> None:
+        """Takes back slots whose sender fell silent and refuses offers that waited long enough."""
+        for batch in list(self._book.filling.values()):
+            if batch.deadline <= now:
+                self._book.drop(batch, now, _LEASE_EXPIRED)
+        for batch in self._book.waiting():
+            if batch.deadline <= now:
+                self._refuse_for_want_of_a_slot(batch, now)
+        self.serve_waiting(now)
+
+    def refuse_waiting(self, now: float) -> None:
+        """Refuses every offer that has no slot yet, because the daemon drains."""
+        for batch in self._book.waiting():
+            words = "the daemon is shutting down"
+            self._book.refuse(batch.sender, batch.offer_id, RefusalCode.DRAINING, words)
+            self._forget(batch, now, words)
+
+    def _refuse_for_want_of_a_slot(self, batch: MicroBatch, now: float) -> None:
+        held = ", ".join(self._describe_slot(slot.index, now) for slot in self._book.slots)
+        words = f"no slot became free for {batch.key!r}: {held}"
+        self._book.refuse(batch.sender, batch.offer_id, RefusalCode.NO_SLOT, words)
+        self._forget(batch, now, "no slot became free")
+
+    def _describe_slot(self, index: int, now: float) -> str:
+        slot = self._book.slots[index]
+        for batch in self._book.batches.values():
+            if batch.slot == index:
+                return f"slot {index} {slot.state.name} {batch.key!r} for {now - batch.since:.1f} s"
+        return f"slot {index} {slot.state.name}"
+
+    def _forget(self, batch: MicroBatch, now: float, reason: str) -> None:
+        """Ends an offer that was refused; a repeat of it is a new request."""
+        self._book.give_back_slot(batch, SlotEvent.ABANDON)
+        batch.move(MicroBatchEvent.DROP, now, reason)
+        del self._book.batches[batch.queue, batch.key]

@@ -1,0 +1,63 @@
+"""The ledger's books as the inspector sees them."""
+
+from __future__ import annotations
+
+from forebay.wire import QueueStatus, SlotStatus, Status
+
+from .book import Book
+from .train_queue import TrainQueue
+
+
+def describe(book: Book, request_id: int, *, software: str, pool: str, started: float, now: float) -> Status:
+    """Makes the answer to `GetStatus`; ages are seconds before `now`."""
+    return Status(
+        id=request_id,
+        software=software,
+        epoch=book.epoch,
+        peer=book.me,
+        uptime_s=now - started,
+        draining=book.draining,
+        pool=pool,
+        waiting_offers=len(book.waiting()),
+        slots=tuple(_slots(book, now)),
+        queues=tuple(_queue(queue, now) for queue in book.queues.values()),
+        counters=dict(book.counters),
+    )
+
+
+def _slots(book: Book, now: float) -> list[SlotStatus]:
+    by_slot = {batch.slot: batch for batch in book.batches.values() if batch.slot >= 0}
+    holders = {
+        index: queue.attachment.peer
+        for queue in book.queues.values()
+        if queue.attachment is not None
+        for index in queue.attachment.lent
+    }
+    rows = []
+    for slot in book.slots:
+        batch = by_slot.get(slot.index)
+        row = SlotStatus(
+            index=slot.index,
+            generation=slot.generation,
+            state=slot.state.name,
+            slot_bytes=slot.slot_bytes,
+            queue=batch.queue if batch else "",
+            key=batch.key if batch else "",
+            payload_bytes=batch.payload_bytes if batch else 0,
+            received_bytes=batch.transfer.received_bytes if batch and batch.transfer else 0,
+            age_s=now - batch.since if batch else 0.0,
+            holder=holders.get(slot.index),
+        )
+        rows.append(row)
+    return rows
+
+
+def _queue(queue: TrainQueue, now: float) -> QueueStatus:
+    trainer = queue.attachment
+    return QueueStatus(
+        name=queue.name,
+        ready=tuple(batch.key for batch in queue.ready),
+        on_device=tuple(trainer.on_device) if trainer else (),
+        trainer=trainer.peer if trainer else None,
+        trainer_since_s=now - trainer.since if trainer else 0.0,
+    )

@@ -1,0 +1,79 @@
+"""A queue: its READY micro-batches in order and the trainer at its end."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+
+from forebay.wire import Peer
+
+from .actions import Address
+from .micro_batch import MicroBatch
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Attachment:
+    """The trainer that is attached to a queue.
+
+    Attributes:
+        holder: Name of its lock file; how it is known to be alive.
+        address: Where it can be told something; None after a daemon restart until it attaches again.
+        peer: Who it is, for people.
+        since: Monotonic second of its attaching.
+        credit_total: Lends in order that it has allowed.
+        lent_total: Lends in order that it has had.
+        wanted_keys: Keys that it waits for beyond that.
+        lent: Slot index -> the micro-batch in it.
+        on_device: Key -> promoted micro-batch that is not finished.
+    """
+
+    holder: str
+    address: Address | None
+    peer: Peer
+    since: float
+    credit_total: int = 0
+    lent_total: int = 0
+    wanted_keys: tuple[str, ...] = ()
+    lent: dict[int, MicroBatch] = dataclasses.field(default_factory=dict)
+    on_device: dict[str, MicroBatch] = dataclasses.field(default_factory=dict)
+
+
+class TrainQueue:
+    """One named FIFO.
+
+    Args:
+        name: Its name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.attachment: Attachment | None = None
+        self._ready: list[MicroBatch] = []
+
+    def __repr__(self) -> str:
+        return f"TrainQueue({self.name!r}, ready={[batch.key for batch in self._ready]})"
+
+    @property
+    def ready(self) -> tuple[MicroBatch, ...]:
+        """READY micro-batches in order."""
+        return tuple(self._ready)
+
+    def insert(self, batch: MicroBatch) -> None:
+        """Puts a micro-batch at the place that its sequence gives it."""
+        bisect.insort(self._ready, batch, key=lambda entry: entry.sequence)
+
+    def remove(self, batch: MicroBatch) -> None:
+        """Takes a READY micro-batch out."""
+        self._ready.remove(batch)
+
+    def next_to_lend(self) -> MicroBatch | None:
+        """Returns what the trainer is owed next, or None."""
+        trainer = self.attachment
+        if trainer is None or trainer.address is None:
+            return None
+        wanted = next((batch for batch in self._ready if batch.key in trainer.wanted_keys), None)
+        if wanted is not None:
+            return wanted
+        if self._ready and trainer.lent_total < trainer.credit_total:
+            return self._ready[0]
+        return None
