@@ -1,0 +1,131 @@
+"""Bulk data from the caller's arrays to the daemon, without a copy."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import zmq
+
+from forebay.wire import Array, BodyLayout, ChunkHeader, FlatTree, Granted, Manifest, Span, chunk_checksum
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Payload:
+    """A micro-batch ready to be sent.
+
+    Attributes:
+        manifest: What it is.
+        layout: Where its leaves go.
+        leaves: The bytes of each leaf, views of the caller's arrays.
+    """
+
+    manifest: Manifest
+    layout: BodyLayout
+    leaves: tuple[memoryview, ...]
+
+    @classmethod
+    def of(cls, flat: FlatTree, manifest: Manifest, chunk_bytes: int) -> Payload:
+        """Prepares a tree that was taken apart; copies nothing."""
+        leaves = tuple(_bytes_of(array) for array in flat.arrays)
+        return cls(manifest, manifest.layout(chunk_bytes), leaves)
+
+    def read(self, span: Span) -> memoryview:
+        """Returns a span's bytes: a view of one leaf, or small leaves packed with zeroed gaps."""
+        if span.leaf_count == 1:
+            start = span.offset - self.layout.offsets[span.first_leaf]
+            return self.leaves[span.first_leaf][start : start + span.length]
+        packed = bytearray(span.length)
+        for leaf in range(span.first_leaf, span.first_leaf + span.leaf_count):
+            start = self.layout.offsets[leaf] - span.offset
+            packed[start : start + len(self.leaves[leaf])] = self.leaves[leaf]
+        return memoryview(packed)
+
+
+class ChunkSender:
+    """Sends chunks from a thread, until done or told to stop.
+
+    Not for two threads at once; the client's lock sees to that.
+
+    Args:
+        context: The ZeroMQ context.
+        endpoint: The daemon's data endpoint.
+        send_chunks: Chunks that ZeroMQ buffers at most.
+    """
+
+    def __init__(self, context: zmq.Context[Any], endpoint: str, *, send_chunks: int) -> None:
+        self.endpoint = endpoint
+        self._socket: zmq.Socket[bytes] = zmq.Context.shadow(context.underlying).socket(zmq.PUSH)
+        self._socket.sndhwm = send_chunks
+        self._socket.linger = 0
+        # Chunks wait here, not in a pipe to nobody, while there is no connection.
+        self._socket.immediate = True
+        self._socket.connect(endpoint)
+
+    def send(self, payload: Payload, grant: Granted, stop: StopSignal) -> None:
+        """Sends what a grant says is missing.
+
+        Returns early when stopped. Chunks that were handed over then may still leave; the daemon tells them
+        by the grant's token and throws them away.
+
+        Args:
+            payload: What to send.
+            grant: Slot, generation, token and missing spans.
+            stop: Ends the sending from another thread.
+        """
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLOUT)
+        poller.register(stop.fileno(), zmq.POLLIN)
+        for index in _indices(grant.missing):
+            span = payload.layout.spans[index]
+            data = payload.read(span)
+            header = ChunkHeader(
+                slot=grant.slot,
+                span=index,
+                length=span.length,
+                generation=grant.generation,
+                token=grant.token,
+                offset=span.offset,
+                checksum=chunk_checksum(data, span.offset),
+            )
+            ready = {source for source, _ in poller.poll()}
+            if stop.fileno() in ready:
+                return
+            # ZeroMQ takes a message whole or not at all, so the second part never has to wait.
+            self._socket.send(header.pack(), zmq.SNDMORE)
+            self._socket.send(data, copy=False)
+
+    def close(self) -> None:
+        """Closes the connection; chunks that have not left are dropped."""
+        self._socket.close()
+
+
+class StopSignal:
+    """Ends a sending that another thread is in; wakes it where it waits."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def fileno(self) -> int:
+        """Returns the descriptor that is readable once it is set."""
+        return self._fd
+
+    def set(self) -> None:
+        """Tells the sender to stop."""
+        os.eventfd_write(self._fd, 1)
+
+    def close(self) -> None:
+        """Frees the descriptor; only after the sender returned."""
+        os.close(self._fd)
+
+
+def _indices(runs: Sequence[tuple[int, int]]) -> Iterable[int]:
+    return (index for first, count in runs for index in range(first, first + count))
+
+
+def _bytes_of(array: Array) -> memoryview:
+    # Not memoryview(array).cast("B"): Python knows no format for ml_dtypes' types.
+    return memoryview(array.reshape(-1).view(np.uint8))

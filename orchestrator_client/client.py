@@ -1,0 +1,327 @@
+"""The client that stages micro-batches, for orchestrators that run on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from types import TracebackType
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+from forebay.shm import default_endpoint
+from forebay.wire import (
+    Abandon,
+    Await,
+    ControlReply,
+    GetStatus,
+    Gone,
+    Granted,
+    MicroBatchGoneError,
+    MicroBatchState,
+    Offer,
+    ProtocolError,
+    Reached,
+    Refused,
+    RefusedError,
+    Reset,
+    Status,
+    TreeError,
+    TreeRegistry,
+    WasReset,
+    Welcome,
+    default_registry,
+    describe,
+    flatten,
+)
+from forebay.wire import Staged as StagedMessage
+
+from .chunk_sender import ChunkSender, Payload, StopSignal
+from .control_link import ControlLink, Exchange
+from .results import Refusal, Staged
+
+Until = Literal["ready", "on_device", "consumed"]
+
+
+class StagingClient:
+    """Stages micro-batches with one daemon; an async context manager.
+
+    Any number of calls may run at once on one event loop; bulk data leaves in the order of the grants.
+
+    Args:
+        endpoint: The daemon's control endpoint; default the one of this user's daemon on this host.
+        name: Of this client, for people who look at the daemon.
+        registry: Classes that may occur in trees.
+        timeout_s: Seconds for the hello and for the short requests.
+        retry_s: Seconds without an answer after which a request is repeated.
+        send_chunks: Chunks that are buffered on their way out, a bound on memory.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        name: str = "orchestrator",
+        registry: TreeRegistry = default_registry,
+        timeout_s: float = 10.0,
+        retry_s: float = 2.0,
+        send_chunks: int = 8,
+    ) -> None:
+        self._link = ControlLink(endpoint or default_endpoint("control"), name=name, retry_s=retry_s)
+        self._registry = registry
+        self._timeout_s = timeout_s
+        self._buffered_chunks = send_chunks
+        self._sender: ChunkSender | None = None
+        self._sending = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"StagingClient({self._link.endpoint!r})"
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._link.connect(self._timeout_s)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections; a second call does nothing."""
+        async with self._sending:
+            if self._sender is not None:
+                self._sender.close()
+                self._sender = None
+        await self._link.close()
+
+    async def stage(
+        self,
+        tree: Any,
+        *,
+        key: str,
+        queue: str = "train",
+        wait_s: float = 60.0,
+        timeout_s: float = 600.0,
+    ) -> Staged | Refusal:
+        """Puts a micro-batch into a slot of the daemon's pool.
+
+        The arrays are sent from where they are; strided and byte-swapped ones are copied first. They may be
+        changed as soon as this returns. A second call with the same key replaces the first one's entry in
+        place, unless the trainer has it already. Micro-batches are queued in the order in which they become
+        complete: await one call before the next where the order matters.
+
+        Args:
+            tree: A pytree of numpy arrays and static values.
+            key: Names the micro-batch in its queue; a key that was trained is never trained again.
+            queue: The queue's name.
+            wait_s: Seconds to wait for a free slot before the daemon refuses.
+            timeout_s: Seconds for all of it.
+
+        Returns:
+            `Staged` once every byte lies checked in shared memory, or `Refusal`, with nothing held.
+
+        Raises:
+            TreeError: The tree cannot travel; nothing was sent.
+            WaitTimeoutError: Not staged in time; the attempt is abandoned.
+            BrokenError: The daemon stopped.
+        """
+        started = time.monotonic()
+        payload, manifest = self._prepare(tree, key, queue)
+        offer = Offer(
+            id=self._link.new_id(),
+            queue=queue,
+            key=key,
+            attempt=uuid.uuid4().hex,
+            manifest=manifest,
+            wait_s=wait_s,
+        )
+        try:
+            with self._link.exchange(offer) as exchange:
+                await self._link.send(offer)
+                reply = await self._fill(exchange, payload, started + timeout_s, key)
+        except BaseException:
+            self._link.send_last(Abandon(id=self._link.new_id(), queue=queue, key=key, attempt=offer.attempt))
+            raise
+        if isinstance(reply, Refused):
+            return Refusal(key, reply.code, reply.words)
+        return Staged(key, payload.manifest.payload_bytes, time.monotonic() - started)
+
+    async def wait(
+        self, key: str, *, queue: str = "train", until: Until = "consumed", timeout_s: float = 600.0
+    ) -> MicroBatchState:
+        """Waits until a micro-batch has come so far.
+
+        Args:
+            key: Its key.
+            queue: Its queue.
+            until: The state to wait for; a later one serves as well.
+            timeout_s: Seconds to wait.
+
+        Returns:
+            The state it is in.
+
+        Raises:
+            MicroBatchGoneError: It was dropped or lost and will never get there; the message says why.
+            RefusedError: The daemon does not know the key.
+            WaitTimeoutError: It did not get there in time.
+        """
+        request = Await(id=self._link.new_id(), queue=queue, key=key, until=MicroBatchState(until))
+        reply = await self._link.ask(request, timeout_s=timeout_s, what=f"{key!r} to be {until}")
+        match reply:
+            case Reached(state=state):
+                return state
+            case Gone(state=state, reason=reason):
+                raise MicroBatchGoneError(key, state, reason)
+            case _:
+                raise _unexpected(reply)
+
+    async def reset(self, queue: str = "train") -> int:
+        """Drops everything in a queue that its trainer does not hold, and what is on its way there.
+
+        Returns:
+            How many micro-batches were dropped.
+        """
+        request = Reset(id=self._link.new_id(), queue=queue)
+        reply = await self._link.ask(request, timeout_s=self._timeout_s, what=f"the reset of queue {queue!r}")
+        if isinstance(reply, WasReset):
+            return reply.dropped
+        raise _unexpected(reply)
+
+    async def status(self) -> Status:
+        """Returns what the daemon holds now."""
+        request = GetStatus(id=self._link.new_id())
+        reply = await self._link.ask(request, timeout_s=self._timeout_s, what="the daemon's status")
+        if isinstance(reply, Status):
+            return reply
+        raise _unexpected(reply)
+
+    # Staging.
+
+    @property
+    def _welcome(self) -> Welcome:
+        if self._link.welcome is None:
+            raise ProtocolError("the client is not connected", remedy="use it inside its async with block")
+        return self._link.welcome
+
+    def _prepare(self, tree: Any, key: str, queue: str) -> tuple[Payload, bytes]:
+        limits = self._welcome.limits
+        for name, text in (("key", key), ("queue", queue)):
+            if not 0 < len(text.encode(errors="surrogatepass")) <= limits.max_key_bytes:
+                raise TreeError(
+                    f"the {name} is too long or empty",
+                    got=text,
+                    limit=f"1 to {limits.max_key_bytes} bytes of UTF-8",
+                )
+        flat = flatten(tree, registry=self._registry, limits=limits)
+        manifest = describe(flat, limits)
+        return Payload.of(flat, manifest, limits.chunk_bytes), manifest.encode(limits)
+
+    async def _fill(
+        self, exchange: Exchange, payload: Payload, deadline: float, key: str
+    ) -> StagedMessage | Refused:
+        """Sends what each grant says is missing until the daemon has it all, or refuses.
+
+        A repeated offer is answered by a grant too: with another slot or token if the first one is void, else
+        with the bytes that arrived so far. Only if those no longer grow is anything sent again.
+        """
+        grant: Granted | None = None
+        async with _Sending(self, payload) as sending:
+            while True:
+                what = _describe_wait(key, grant, payload)
+                reply = await exchange.next(deadline, what)
+                match reply:
+                    case StagedMessage() | Refused():
+                        return reply
+                    case Granted():
+                        await sending.follow(reply, grant)
+                        grant = reply
+                    case _:
+                        raise _unexpected(reply)
+
+    async def _send_chunks(self, payload: Payload, grant: Granted, stop: StopSignal) -> None:
+        async with self._sending:
+            endpoint = _data_endpoint(self._welcome, self._link.endpoint)
+            if self._sender is None or self._sender.endpoint != endpoint:
+                if self._sender is not None:
+                    self._sender.close()
+                self._sender = ChunkSender(self._link.context, endpoint, send_chunks=self._buffered_chunks)
+            await asyncio.to_thread(self._sender.send, payload, grant, stop)
+
+
+class _Sending:
+    """The sending of one micro-batch's chunks, beside the conversation about it."""
+
+    def __init__(self, client: StagingClient, payload: Payload) -> None:
+        self._client = client
+        self._payload = payload
+        self._task: asyncio.Task[None] | None = None
+        self._stop: StopSignal | None = None
+
+    async def follow(self, grant: Granted, before: Granted | None) -> None:
+        """Starts to send, or sends again, if the grant calls for it."""
+        same = before is not None and _identity(before) == _identity(grant)
+        if same and self._task is not None and not self._task.done():
+            return
+        if same and before is not None and before.received_bytes < grant.received_bytes:
+            return
+        await self._end()
+        if grant.missing:
+            self._stop = StopSignal()
+            self._task = asyncio.create_task(self._client._send_chunks(self._payload, grant, self._stop))
+
+    async def _end(self) -> None:
+        if self._task is None or self._stop is None:
+            return
+        self._stop.set()
+        # The thread must have let go of the socket and the caller's arrays before anybody goes on.
+        task, stop = self._task, self._stop
+        self._task = self._stop = None
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            raise
+        finally:
+            stop.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+
+def _identity(grant: Granted) -> tuple[int, int, int]:
+    return grant.slot, grant.generation, grant.token
+
+
+def _describe_wait(key: str, grant: Granted | None, payload: Payload) -> str:
+    if grant is None:
+        return f"a slot for {key!r}"
+    return (
+        f"{key!r} to be complete in slot {grant.slot}"
+        f" (at the last answer {grant.received_bytes} of {payload.manifest.payload_bytes} bytes had arrived)"
+    )
+
+
+def _data_endpoint(welcome: Welcome, control_endpoint: str) -> str:
+    """Returns where to send chunks; a daemon bound to every address knows only its port."""
+    data = urlsplit(welcome.data_endpoint)
+    if data.scheme == "tcp" and data.hostname in ("0.0.0.0", "::"):
+        host = control_endpoint.rsplit(":", 1)[0].removeprefix("tcp://")
+        return f"tcp://{host}:{data.port}"
+    return welcome.data_endpoint
+
+
+def _unexpected(reply: ControlReply) -> Exception:
+    if isinstance(reply, Refused):
+        return RefusedError(reply.code, reply.words)
+    return ProtocolError("the daemon answered with something else", got=type(reply).__name__)

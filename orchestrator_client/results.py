@@ -1,0 +1,37 @@
+"""What becomes of a call to `StagingClient.stage`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from forebay.wire import RefusalCode
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Staged:
+    """The micro-batch lies complete and checked in a slot, or was already on its way to the device.
+
+    Attributes:
+        key: Its key.
+        payload_bytes: Bytes of its leaves.
+        seconds: From the call to the publication.
+    """
+
+    key: str
+    payload_bytes: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refusal:
+    """The daemon does not take the micro-batch; nothing of it is held.
+
+    Attributes:
+        key: Its key.
+        code: Why, for programs.
+        words: Why, for people.
+    """
+
+    key: str
+    code: RefusalCode
+    words: str
