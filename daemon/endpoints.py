@@ -79,7 +79,7 @@ class Endpoint:
         except BaseException:
             self.close(linger_ms=0)
             raise
-        self.address = self.socket.last_endpoint.decode().rstrip("\0")
+        self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
     def _bind(self, context: zmq.Context[zmq.Socket[bytes]], address: str, setting: str) -> None:
         if not address.startswith(("ipc://", "tcp://")):

@@ -76,7 +76,7 @@ class Lending:
         """Repeats lends that the trainer does not know of: their message was lost."""
         for batch in attachment.lent.values():
             if (batch.slot, batch.generation) not in held:
-                self._send_lend(attachment, batch)
+                self._send_lend(attachment, batch, on_credit=False)
 
     def _learn_on_device(
         self, queue: TrainQueue, attachment: Attachment, key: str, attempt: str, now: float
@@ -107,15 +107,14 @@ class Lending:
         attachment = queue.attachment
         while (batch := queue.next_to_lend()) is not None:
             assert attachment is not None
-            if batch.key in attachment.wanted_keys:
-                attachment.wanted_keys = tuple(key for key in attachment.wanted_keys if key != batch.key)
-            else:
-                attachment.lent_total += 1
+            on_credit = batch.key not in attachment.wanted_keys
+            attachment.wanted_keys = tuple(key for key in attachment.wanted_keys if key != batch.key)
+            attachment.lent_total += on_credit
             self._book.lend(batch, attachment.holder)
             attachment.lent[batch.slot] = batch
-            self._send_lend(attachment, batch)
+            self._send_lend(attachment, batch, on_credit=on_credit)
 
-    def _send_lend(self, attachment: Attachment, batch: MicroBatch) -> None:
+    def _send_lend(self, attachment: Attachment, batch: MicroBatch, *, on_credit: bool) -> None:
         if attachment.address is None:
             return
         lend = Lend(
@@ -123,6 +122,7 @@ class Lending:
             generation=batch.generation,
             key=batch.key,
             file_bytes=self._book.slots[batch.slot].slot_bytes,
+            on_credit=on_credit,
         )
         self._book.do(Reply(attachment.address, lend))
 

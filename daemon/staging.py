@@ -225,7 +225,7 @@ class Staging:
         transfer = batch.transfer
         if transfer is None or batch.sender is None:
             return
-        runs = []
+        runs: list[tuple[int, int]] = []
         for run in transfer.missing():
             if len(runs) == _MAX_MISSING_RUNS:
                 break

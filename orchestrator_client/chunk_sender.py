@@ -58,7 +58,8 @@ class ChunkSender:
 
     def __init__(self, context: zmq.Context[Any], endpoint: str, *, send_chunks: int) -> None:
         self.endpoint = endpoint
-        self._socket: zmq.Socket[bytes] = zmq.Context.shadow(context.underlying).socket(zmq.PUSH)
+        plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(context.underlying)
+        self._socket = plain.socket(zmq.PUSH)
         self._socket.sndhwm = send_chunks
         self._socket.linger = 0
         # Chunks wait here, not in a pipe to nobody, while there is no connection.
@@ -128,4 +129,4 @@ def _indices(runs: Sequence[tuple[int, int]]) -> Iterable[int]:
 
 def _bytes_of(array: Array) -> memoryview:
     # Not memoryview(array).cast("B"): Python knows no format for ml_dtypes' types.
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data

@@ -102,12 +102,14 @@ class Lend(Message, frozen=True):
         generation: Must equal the one in the slot's own header.
         key: The micro-batch's key.
         file_bytes: The slot file's size now; an older, smaller mapping must be renewed.
+        on_credit: Whether it counts towards `Want.credit_total`; a wanted key and a repeated lend do not.
     """
 
     slot: int
     generation: int
     key: str
     file_bytes: int
+    on_credit: bool
 
 
 class KeyGone(Message, frozen=True):

@@ -119,11 +119,12 @@ class _Flattener:
                 limit=f"{self._limits.max_micro_batch_bytes} bytes",
                 remedy="send smaller micro-batches, or raise slot_max_bytes on the daemon",
             )
-        # numpy.ascontiguousarray would turn a 0-d array into a 1-d one.
-        native = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
-        dtype_name(native.dtype, path)
+        # Only some dtypes have a byte order to choose.
+        dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")
+        dtype_name(dtype, path)
         self.paths.append(path)
-        self.arrays.append(native)
+        # numpy.ascontiguousarray would turn a 0-d array into a 1-d one.
+        self.arrays.append(np.asarray(array, dtype=dtype, order="C"))
         return Leaf()
 
     def _dict(self, tree: dict[Any, Any], path: str, depth: int) -> Dict:

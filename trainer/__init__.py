@@ -1,0 +1,6 @@
+"""The trainer's side: attaching to a queue and promoting its micro-batches to the device. Imports jax."""
+
+from .attached_queue import AttachedQueue, attach
+from .batch import Batch
+
+__all__ = ["AttachedQueue", "Batch", "attach"]

@@ -1,0 +1,240 @@
+"""What the trainer says to the daemon, and when it says it again. No socket, no clock, no thread.
+
+What the trainer reports is repeated until the daemon confirms it, and a daemon that does not know this trainer,
+since it was restarted, is told anew what the trainer holds. So neither a lost message nor a restart strands a slot.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from forebay.wire import (
+    PROTOCOL_VERSION,
+    Attach,
+    Attached,
+    Detach,
+    Done,
+    FindPool,
+    Finished,
+    ForebayError,
+    Goodbye,
+    KeyGone,
+    Lend,
+    Limits,
+    Peer,
+    PoolFound,
+    Promoted,
+    RefusalCode,
+    Refused,
+    RefusedError,
+    TrainerReply,
+    TrainerRequest,
+    VersionMismatchError,
+    Want,
+)
+
+Report = Promoted | Finished | Detach
+"""What the trainer says until it is confirmed; id and holder are filled in when it is said."""
+
+_TAKEN_RETRY_S = 0.05
+
+
+class Holdings(Protocol):
+    """What the conversation asks and tells the queue, on the thread that drives it."""
+
+    def attached(self, pool: Path, limits: Limits, *, same_pool: bool) -> None:
+        """The daemon knows this trainer; demand counts from zero again, and another pool ends what was lent."""
+
+    def held(self) -> tuple[tuple[int, int], ...]:
+        """Returns (slot, generation) of what is lent and not released."""
+
+    def on_device(self) -> tuple[tuple[str, str], ...]:
+        """Returns (key, attempt) of what is promoted and not finished."""
+
+    def demand(self) -> tuple[int, tuple[str, ...], bool]:
+        """Returns the credit total, the keys that are waited for, and whether any of it is unmet."""
+
+    def lent(self, lend: Lend) -> None:
+        """A slot was lent."""
+
+    def gone(self, notice: KeyGone) -> None:
+        """A wanted key will never come."""
+
+
+class Phase(enum.Enum):
+    """How far the conversation is."""
+
+    LOOKING = "looking for the daemon"
+    ATTACHED = "attached"
+    FAILED = "failed"
+
+
+class Conversation:
+    """Decides what to say.
+
+    Args:
+        peer: This trainer.
+        queue: The queue to attach to.
+        holdings: The queue object.
+        lock_in: Takes a holder lock in a pool, or keeps the one that it has there; returns the holder's name
+            and whether it is the pool of before.
+        retry_s: Seconds without a confirmation after which something is said again.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        queue: str,
+        holdings: Holdings,
+        lock_in: Callable[[Path], tuple[str, bool]],
+        *,
+        retry_s: float,
+    ) -> None:
+        self.phase = Phase.LOOKING
+        self.refusal: ForebayError | None = None
+        self._peer = peer
+        self._queue = queue
+        self._holdings = holdings
+        self._lock_in = lock_in
+        self._retry_s = retry_s
+        self._holder = ""
+        self._pool = Path()
+        self._same_pool = False
+        self._last_id = 0
+        self._taken_s = _TAKEN_RETRY_S
+        self._again_at = 0.0
+        self._unconfirmed: dict[int, Report] = {}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was reported is confirmed."""
+        return not self._unconfirmed
+
+    def look(self, now: float) -> list[TrainerRequest]:
+        """Begins, or begins again."""
+        self.phase = Phase.LOOKING
+        self._again_at = now + self._retry_s
+        return [FindPool(id=self._new_id(), version=PROTOCOL_VERSION)]
+
+    def report(self, report: Report) -> list[TrainerRequest]:
+        """Says something that must be confirmed; while not attached, once it is."""
+        report = msgspec.structs.replace(report, id=self._new_id(), holder=self._holder)
+        self._unconfirmed[report.id] = report
+        return [report] if self.phase is Phase.ATTACHED else []
+
+    def want(self) -> list[TrainerRequest]:
+        """States the present demand."""
+        if self.phase is not Phase.ATTACHED:
+            return []
+        credit_total, keys, _ = self._holdings.demand()
+        return [Want(holder=self._holder, credit_total=credit_total, keys=keys)]
+
+    def tick(self, now: float) -> list[TrainerRequest]:
+        """Says again what is not confirmed; due at `next_deadline`."""
+        if now < self._again_at or self.phase is Phase.FAILED:
+            return []
+        if self.phase is Phase.LOOKING:
+            return self.look(now)
+        self._again_at = now + self._retry_s
+        return [*self._unconfirmed.values(), *self.want()]
+
+    def next_deadline(self) -> float | None:
+        """Returns when to tick, or None while there is nothing that could be said again."""
+        if self.phase is Phase.ATTACHED and self.is_settled and not self._holdings.demand()[2]:
+            return None
+        return None if self.phase is Phase.FAILED else self._again_at
+
+    def heard(self, reply: TrainerReply, now: float) -> list[TrainerRequest]:
+        """Takes what the daemon says."""
+        match reply:
+            case PoolFound():
+                return self._pool_found(reply)
+            case Attached():
+                return self._attached(reply, now)
+            case Refused():
+                return self._refused(reply, now)
+            case Lend():
+                self._holdings.lent(reply)
+            case KeyGone():
+                self._holdings.gone(reply)
+            case Done(id=confirmed):
+                self._unconfirmed.pop(confirmed, None)
+            case Goodbye():
+                return self.look(now)
+        return []
+
+    def _pool_found(self, found: PoolFound) -> list[TrainerRequest]:
+        if found.version != PROTOCOL_VERSION:
+            self._fail(found.version)
+            return []
+        self._pool = Path(found.pool)
+        self._holder, self._same_pool = self._lock_in(self._pool)
+        if not self._same_pool:
+            self._forget_slots()
+        attach = Attach(
+            id=self._new_id(),
+            version=PROTOCOL_VERSION,
+            peer=self._peer,
+            queue=self._queue,
+            holder=self._holder,
+            held=self._holdings.held() if self._same_pool else (),
+            on_device=self._holdings.on_device(),
+        )
+        return [attach]
+
+    def _attached(self, attached: Attached, now: float) -> list[TrainerRequest]:
+        self.phase = Phase.ATTACHED
+        self._taken_s = _TAKEN_RETRY_S
+        self._again_at = now + self._retry_s
+        self._holdings.attached(self._pool, attached.limits, same_pool=self._same_pool)
+        self._unconfirmed = {
+            number: msgspec.structs.replace(report, holder=self._holder)
+            for number, report in self._unconfirmed.items()
+        }
+        return [*self._unconfirmed.values(), *self.want()]
+
+    def _forget_slots(self) -> None:
+        """Drops what was to be said about slots of a pool that is no more; a new one has the same numbers."""
+        reports = self._unconfirmed
+        self._unconfirmed = {}
+        for number, report in reports.items():
+            if isinstance(report, Finished):
+                self._unconfirmed[number] = msgspec.structs.replace(report, slot=-1)
+
+    def _refused(self, refused: Refused, now: float) -> list[TrainerRequest]:
+        match refused.code:
+            case RefusalCode.NOT_ATTACHED if self.phase is Phase.ATTACHED:
+                return self.look(now)
+            case RefusalCode.NOT_ATTACHED:
+                return []
+            case RefusalCode.QUEUE_TAKEN:
+                # The one before may just have died: the kernel tells the daemon within milliseconds.
+                self.refusal = RefusedError(refused.code, refused.words)
+                self._again_at = now + self._taken_s
+                self._taken_s = min(2 * self._taken_s, self._retry_s)
+                return []
+            case RefusalCode.VERSION:
+                self._fail(refused.version)
+                return []
+            case _:
+                self.phase = Phase.FAILED
+                self.refusal = RefusedError(refused.code, refused.words)
+                return []
+
+    def _fail(self, version: int) -> None:
+        self.phase = Phase.FAILED
+        self.refusal = VersionMismatchError(
+            "the daemon speaks another protocol version",
+            got=version,
+            limit=PROTOCOL_VERSION,
+            remedy="run the same Forebay version on both sides",
+        )
+
+    def _new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id

@@ -1,0 +1,233 @@
+"""The thread that carries the conversation with the daemon: it owns the socket and the holder lock."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import zmq
+
+from forebay.shm import FileLock, holder_path
+from forebay.wire import (
+    BrokenError,
+    Detach,
+    ForebayError,
+    HostError,
+    LocalError,
+    Peer,
+    ProtocolError,
+    TrainerRequest,
+    WaitTimeoutError,
+    decode_trainer_reply,
+    encode_message,
+)
+
+from .conversation import Conversation, Holdings, Phase, Report
+
+log = logging.getLogger("forebay.trainer")
+
+_HEARTBEAT_MS = 5_000
+_HEARTBEAT_TIMEOUT_MS = 30_000
+_CLOSE_S = 2.0
+
+
+class DaemonLink:
+    """A trainer's connection to the daemon of its host.
+
+    Args:
+        endpoint: The daemon's trainer endpoint.
+        queue: The queue to attach to.
+        holdings: The queue object; called on the link's thread.
+        broken: Called on the link's thread when the conversation cannot go on.
+        retry_s: Seconds without a confirmation after which something is said again.
+
+    Raises:
+        BrokenError: The endpoint cannot be used.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        queue: str,
+        holdings: Holdings,
+        broken: Callable[[ForebayError], None],
+        *,
+        retry_s: float = 2.0,
+    ) -> None:
+        self.endpoint = endpoint
+        self._broken = broken
+        self._peer = Peer(name="trainer", pid=os.getpid(), host=socket.gethostname())
+        self._conversation = Conversation(self._peer, queue, holdings, self._lock_in, retry_s=retry_s)
+        self._lock: FileLock | None = None
+        self._outbox: deque[Callable[[], Sequence[TrainerRequest]]] = deque()
+        self._attached_once = threading.Event()
+        self._close_by: float | None = None
+        self._wake_lock = threading.Lock()
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.heartbeat_ivl = _HEARTBEAT_MS
+        self._socket.heartbeat_timeout = _HEARTBEAT_TIMEOUT_MS
+        self._thread = threading.Thread(target=self._run, name="forebay-link", daemon=True)
+
+    def attach(self, timeout_s: float) -> None:
+        """Connects and attaches.
+
+        Raises:
+            WaitTimeoutError: No daemon answered; the message names address and setting.
+            RefusedError: Another live trainer has the queue; the message names it.
+            VersionMismatchError: The daemon speaks another version.
+            HostError: The pool cannot be seen from here.
+        """
+        try:
+            self._socket.connect(self.endpoint)
+        except zmq.ZMQError as error:
+            raise BrokenError(
+                f"trainer_endpoint {self.endpoint} cannot be used: {error.strerror}",
+                remedy="set trainer_endpoint (FOREBAY_TRAINER_ENDPOINT) to the daemon's address",
+            ) from error
+        self._thread.start()
+        self._attached_once.wait(timeout_s)
+        if self._conversation.phase is Phase.ATTACHED:
+            return
+        raise self._conversation.refusal or WaitTimeoutError(
+            f"no daemon answered at trainer_endpoint {self.endpoint} within {timeout_s:g} s",
+            remedy="start one (forebay serve), or set trainer_endpoint (FOREBAY_TRAINER_ENDPOINT) to its address",
+        )
+
+    @property
+    def state(self) -> str:
+        """How far the conversation is, for people."""
+        return self._conversation.phase.value
+
+    def report(self, report: Report) -> None:
+        """Says something to the daemon until it is confirmed; safe from any thread."""
+        self._post(lambda: self._conversation.report(report))
+
+    def demand_changed(self) -> None:
+        """Has the present demand stated; safe from any thread."""
+        self._post(self._conversation.want)
+
+    def close(self) -> None:
+        """Detaches, waits a little for the confirmation, and lets go of the holder lock."""
+        if self._thread.is_alive():
+            self.report(Detach(holder=""))
+            self._post(self._begin_to_close)
+            self._thread.join()
+        elif self._thread.ident is None:
+            self._release()
+
+    def _begin_to_close(self) -> list[TrainerRequest]:
+        self._close_by = time.monotonic() + _CLOSE_S
+        return []
+
+    def _post(self, say: Callable[[], Sequence[TrainerRequest]]) -> None:
+        with self._wake_lock:
+            if self._wake_fd >= 0:
+                self._outbox.append(say)
+                os.eventfd_write(self._wake_fd, 1)
+
+    # On the thread.
+
+    def _run(self) -> None:
+        try:
+            self._talk()
+        except ForebayError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001
+            self._fail(LocalError(f"the trainer's link to the daemon failed: {error!r}"))
+        finally:
+            self._release()
+
+    def _fail(self, error: ForebayError) -> None:
+        log.error("link_failed reason=%s", error)
+        self._conversation.phase = Phase.FAILED
+        self._conversation.refusal = error
+        self._attached_once.set()
+        self._broken(error)
+
+    def _talk(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wake_fd, zmq.POLLIN)
+        self._say(self._conversation.look(time.monotonic()))
+        while not self._is_over():
+            poller.poll(self._poll_ms())
+            self._take_outbox()
+            self._receive()
+            self._say(self._conversation.tick(time.monotonic()))
+            if self._conversation.phase is Phase.ATTACHED:
+                self._attached_once.set()
+            elif self._conversation.phase is Phase.FAILED and self._conversation.refusal is not None:
+                raise self._conversation.refusal
+
+    def _is_over(self) -> bool:
+        if self._close_by is None:
+            return False
+        return self._conversation.is_settled or time.monotonic() >= self._close_by
+
+    def _poll_ms(self) -> int | None:
+        deadlines = (self._conversation.next_deadline(), self._close_by)
+        due = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        return None if due is None else max(0, int((due - time.monotonic()) * 1000) + 1)
+
+    def _take_outbox(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake_fd)
+        while self._outbox:
+            self._say(self._outbox.popleft()())
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                frame = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                reply = decode_trainer_reply(frame)
+            except ProtocolError as error:
+                log.warning("unreadable_answer endpoint=%s reason=%s", self.endpoint, error)
+                continue
+            self._say(self._conversation.heard(reply, time.monotonic()))
+
+    def _say(self, messages: Sequence[TrainerRequest]) -> None:
+        for message in messages:
+            # Never waits: with a daemon away this long it is said again after attaching anew.
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(encode_message(message), zmq.NOBLOCK)
+
+    def _lock_in(self, pool: Path) -> tuple[str, bool]:
+        if self._lock is not None and self._lock.path.parent.parent == pool and self._lock.is_in_place():
+            return self._lock.path.name, True
+        self._let_go()
+        name = uuid.uuid4().hex
+        try:
+            self._lock = FileLock(holder_path(pool, name), self._peer)
+        except (HostError, OSError) as error:
+            raise HostError(
+                f"the daemon's pool {pool} cannot be entered from here ({error})",
+                remedy="daemon and trainer must see the same /dev/shm and run under the same user",
+            ) from error
+        return name, False
+
+    def _let_go(self) -> None:
+        if self._lock is not None:
+            self._lock.close(remove=True)
+            self._lock = None
+
+    def _release(self) -> None:
+        self._socket.close()
+        self._context.term()
+        self._let_go()
+        with self._wake_lock:  # nobody may write to a descriptor whose number is somebody else's by then
+            os.close(self._wake_fd)
+            self._wake_fd = -1

@@ -1,0 +1,80 @@
+"""From a lent slot to a tree of read-only numpy views."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from forebay.shm import SlotView
+from forebay.wire import Array, Lend, Limits, Manifest, decode_manifest, dtype_of
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class HostBatch:
+    """A micro-batch as it lies in a slot.
+
+    Attributes:
+        key: Its key.
+        attempt: The stage call that filled the slot.
+        slot: Slot index.
+        generation: Slot generation.
+        manifest: Its structure and leaves.
+        views: One read-only view a leaf, into the slot; valid until the slot is released.
+        body: The slot's body, in which every view lies.
+    """
+
+    key: str
+    attempt: str
+    slot: int
+    generation: int
+    manifest: Manifest
+    views: tuple[Array, ...]
+    body: memoryview
+
+
+class SlotReader:
+    """Reads lent slots; keeps their mappings from one loan to the next.
+
+    Args:
+        pool: The pool's folder.
+        limits: The daemon's limits, for the manifests.
+    """
+
+    def __init__(self, pool: Path, limits: Limits) -> None:
+        self._pool = pool
+        self._limits = limits
+        self._slots: dict[int, SlotView] = {}
+
+    def read(self, lend: Lend) -> HostBatch:
+        """Returns what a lent slot holds; copies nothing.
+
+        Raises:
+            HostError: The slot file cannot be mapped, or does not hold what was lent.
+            TreeError: The manifest cannot be read.
+        """
+        slot = self._slots.get(lend.slot)
+        if slot is None or slot.file_bytes < lend.file_bytes:
+            slot = self._slots[lend.slot] = SlotView(self._pool, lend.slot)
+        envelope, body = slot.read(lend.generation)
+        manifest = decode_manifest(envelope.manifest, self._limits)
+        return HostBatch(
+            key=lend.key,
+            attempt=envelope.attempt,
+            slot=lend.slot,
+            generation=lend.generation,
+            manifest=manifest,
+            views=_views(manifest, body, self._limits),
+            body=body,
+        )
+
+
+def _views(manifest: Manifest, body: memoryview, limits: Limits) -> tuple[Array, ...]:
+    offsets = manifest.layout(limits.chunk_bytes).offsets
+    return tuple(
+        np.ndarray(leaf.shape, dtype_of(leaf.dtype, path), buffer=body, offset=offset)
+        if leaf.nbytes
+        else np.empty(leaf.shape, dtype_of(leaf.dtype, path))
+        for leaf, path, offset in zip(manifest.leaves, manifest.paths, offsets, strict=True)
+    )
