@@ -130,6 +130,10 @@ class Book:
         """Returns a queue, made at its first mention."""
         return self.queues.setdefault(name, TrainQueue(name))
 
+    def is_name(self, name: str) -> bool:
+        """Tells whether a key, queue or attempt has an acceptable length."""
+        return 0 < len(name.encode()) <= self.settings.limits.max_key_bytes
+
     def find(self, queue: str, key: str) -> MicroBatch | None:
         """Returns the micro-batch of a key: alive, or its remembered outcome."""
         return self.batches.get((queue, key)) or self._finished.get((queue, key))
@@ -186,6 +190,7 @@ class Book:
     def finish(self, batch: MicroBatch, event: MicroBatchEvent, now: float, reason: str = "") -> None:
         """Ends a micro-batch and remembers its outcome."""
         self.move(batch, event, now, reason)
+        batch.forget_contents()
         key = (batch.queue, batch.key)
         if self.batches.get(key) is batch:
             del self.batches[key]

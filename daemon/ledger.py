@@ -19,6 +19,7 @@ from forebay.wire import (
     GetStatus,
     Goodbye,
     Hello,
+    MicroBatchState,
     Offer,
     Peer,
     PoolFound,
@@ -78,8 +79,9 @@ class Ledger:
 
     @property
     def is_filling(self) -> bool:
-        """Whether any granted micro-batch is on its way."""
-        return bool(self._book.filling)
+        """Whether any micro-batch that has a slot is still on its way into it."""
+        on_its_way = (MicroBatchState.OFFERED, MicroBatchState.FILLING)
+        return any(batch.slot >= 0 and batch.state in on_its_way for batch in self._book.batches.values())
 
     def adopt(self, found_slots: list[FoundSlot], now: float) -> list[Action]:
         """Takes over what an adopted pool holds; called once, before any other event."""

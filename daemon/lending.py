@@ -45,6 +45,10 @@ class Lending:
             words = f"trainer speaks protocol {request.version}, daemon {PROTOCOL_VERSION}"
             book.refuse(address, request.id, RefusalCode.VERSION, words)
             return
+        if not _is_holder_name(request.holder) or not book.is_name(request.queue):
+            words = "the queue's or holder's name is too long, empty, or has odd characters"
+            book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
+            return
         queue = book.queue(request.queue)
         present = queue.attachment
         if present is not None and present.holder != request.holder:
@@ -147,9 +151,12 @@ class Lending:
         _, attachment = found
         released = self._release(attachment, request.slot, request.generation) if request.slot >= 0 else None
         batch = released or attachment.on_device.pop(request.key, None)
-        if batch is not None and batch.key == request.key:
-            event = MicroBatchEvent.DROP if request.reason else MicroBatchEvent.CONSUME
-            self._book.finish(batch, event, now, request.reason)
+        if batch is not None and request.reason:
+            self._book.finish(batch, MicroBatchEvent.DROP, now, request.reason)
+        elif batch is not None:
+            if batch.state is MicroBatchState.READY:
+                self._book.move(batch, MicroBatchEvent.PROMOTE, now)
+            self._book.finish(batch, MicroBatchEvent.CONSUME, now)
         self._book.do(Reply(address, Done(id=request.id)))
         return released is not None
 
@@ -212,3 +219,8 @@ class Lending:
             self._book.refuse(address, request_id, RefusalCode.NOT_ATTACHED, words)
             return None
         return found
+
+
+def _is_holder_name(name: str) -> bool:
+    # It becomes a file's name in the pool.
+    return 0 < len(name) <= 64 and name.isascii() and name.isalnum()

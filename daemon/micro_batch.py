@@ -69,6 +69,10 @@ class MicroBatch:
         """Size that its slot's file must have."""
         return file_bytes_for(self.body_bytes, len(self.envelope))
 
+    def forget_contents(self) -> None:
+        """Lets go of what only a live micro-batch needs; its outcome may be remembered for long."""
+        self.envelope, self.layout, self.transfer, self.sender = b"", None, None, None
+
     def move(self, event: MicroBatchEvent, now: float, reason: str = "") -> None:
         """Moves it along `MICRO_BATCH_TRANSITIONS`.
 

@@ -30,6 +30,7 @@ from .micro_batch import MicroBatch
 from .transfer import ChunkFault, Transfer
 
 _MAX_MISSING_RUNS = 1024
+_MAX_WAIT_S = 86_400
 _LEASE_EXPIRED = "the sender fell silent while filling"
 
 
@@ -104,6 +105,12 @@ class Staging:
         if book.draining:
             book.refuse(sender, offer.id, RefusalCode.DRAINING, "the daemon is shutting down")
             return
+        names = (offer.queue, offer.key, offer.attempt)
+        if not all(map(book.is_name, names)) or not 0 <= offer.wait_s <= _MAX_WAIT_S:
+            words = f"queue, key and attempt need 1 to {book.settings.limits.max_key_bytes} bytes, "
+            words += f"wait_s 0 to {_MAX_WAIT_S}"
+            book.refuse(sender, offer.id, RefusalCode.BAD_REQUEST, words)
+            return
         try:
             batch = self._new_batch(sender, offer, now)
         except TreeError as error:
@@ -121,10 +128,6 @@ class Staging:
 
     def _new_batch(self, sender: Address, offer: Offer, now: float) -> MicroBatch:
         limits = self._book.settings.limits
-        for name, text in (("queue", offer.queue), ("key", offer.key), ("attempt", offer.attempt)):
-            nbytes = len(text.encode())
-            if not 0 < nbytes <= limits.max_key_bytes:
-                raise TreeError(f"the {name} is too long or empty", got=nbytes, limit=limits.max_key_bytes)
         manifest = decode_manifest(offer.manifest, limits)
         layout = manifest.layout(limits.chunk_bytes)
         envelope = Envelope(offer.queue, offer.key, offer.attempt, offer.manifest)

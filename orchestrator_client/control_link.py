@@ -80,6 +80,8 @@ class Exchange:
                 case Refused(code=RefusalCode.HELLO_FIRST):
                     await self._link.say_hello(deadline)
                     await self._link.send(self.request)
+                case Goodbye(kept=True):
+                    continue  # another daemon will adopt the pool, and the repeated request with it
                 case Goodbye():
                     raise BrokenError(f"the daemon at {self._link.endpoint} stopped while {what} was awaited")
                 case _:

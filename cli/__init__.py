@@ -1,0 +1,5 @@
+"""The `forebay` command."""
+
+from .app import main
+
+__all__ = ["main"]

@@ -1,0 +1,59 @@
+"""`forebay serve`: its options are made from the settings, so that the two cannot differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from forebay.daemon import Setting, Settings, load_settings, start_logging
+from forebay.daemon import serve as run_daemon
+
+_KINDS = {"str": str, "int": int, "float": float, "bool": bool}
+
+
+def serve(config: Path | None = None, **flags: Any) -> None:
+    """Run the daemon until SIGTERM.
+
+    Flags win over the environment (FOREBAY_SLOTS and so on), the environment over a TOML file.
+    """
+    settings = load_settings(flags, file=config)
+    start_logging(settings.log_level)
+    run_daemon(settings)
+
+
+def _signature() -> inspect.Signature:
+    config = inspect.Parameter(
+        "config",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[Path | None, typer.Option(help="TOML file of settings; FOREBAY_CONFIG")],
+    )
+    return inspect.Signature([config, *(_parameter(field) for field in dataclasses.fields(Settings))])
+
+
+def _parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
+    setting: Setting = field.metadata["setting"]
+    kind = _KINDS[str(field.type)]
+    return inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, typer.Option(help=setting.meaning, show_default=_default(field))],
+    )
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        return str(field.default)
+    return "this user's"
+
+
+serve.__signature__ = _signature()  # type: ignore[attr-defined]
+serve.__annotations__ = {
+    name: parameter.annotation
+    for name, parameter in serve.__signature__.parameters.items()  # type: ignore[attr-defined]
+}
