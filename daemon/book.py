@@ -93,7 +93,7 @@ class Book:
         self.peers: OrderedDict[Address, Peer] = OrderedDict()
         self.counters: Counter[str] = Counter()
         self._finished: OrderedDict[tuple[str, str], MicroBatch] = OrderedDict()
-        self._superseded: OrderedDict[str, Refused] = OrderedDict()
+        self._superseded: OrderedDict[tuple[str, str, str], Refused] = OrderedDict()
         self._awaiting: dict[tuple[str, str], dict[tuple[Address, int], Awaiting]] = {}
         self._sequence = 0
         self._actions: list[Action] = []
@@ -138,9 +138,9 @@ class Book:
         """Returns the micro-batch of a key: alive, or its remembered outcome."""
         return self.batches.get((queue, key)) or self._finished.get((queue, key))
 
-    def superseded(self, attempt: str) -> Refused | None:
+    def superseded(self, queue: str, key: str, attempt: str) -> Refused | None:
         """Returns what an attempt was refused with when a newer one took its place."""
-        return self._superseded.get(attempt)
+        return self._superseded.get((queue, key, attempt))
 
     def waiting(self) -> list[MicroBatch]:
         """Returns the offers that have no slot yet, oldest first."""
@@ -212,7 +212,8 @@ class Book:
             code=RefusalCode.REPLACED,
             words=f"a newer attempt for {batch.key!r} took this one's place",
         )
-        _remember(self._superseded, batch.attempt, refusal, self.settings.remembered_keys)
+        attempt = (batch.queue, batch.key, batch.attempt)
+        _remember(self._superseded, attempt, refusal, self.settings.remembered_keys)
         if not batch.was_published:
             self.reply(batch.sender, refusal)
         self.drop(batch, now, "replaced")

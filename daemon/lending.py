@@ -172,14 +172,15 @@ class Lending:
 
     def detach(self, address: Address, request: Detach, now: float) -> None:
         """Ends an attachment; its slots are quarantined until its lock is free."""
-        found = self._by_holder.get(request.holder)
-        if found is not None:
-            _, attachment = found
-            attachment.address = None
-            for batch in attachment.lent.values():
-                if self._book.slots[batch.slot].state is SlotState.LENT:
-                    self._book.quarantine(batch, request.holder)
-            self._lose_on_device(attachment, now, "its trainer detached before it was finished")
+        found = self._attached(address, request.holder, request.id)
+        if found is None:
+            return
+        _, attachment = found
+        attachment.address = None
+        for batch in attachment.lent.values():
+            if self._book.slots[batch.slot].state is SlotState.LENT:
+                self._book.quarantine(batch, request.holder)
+        self._lose_on_device(attachment, now, "its trainer detached before it was finished")
         self._book.do(Reply(address, Done(id=request.id)))
 
     def holder_free(self, holder: str, now: float) -> None:

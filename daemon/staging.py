@@ -31,6 +31,7 @@ from .transfer import ChunkFault, Transfer
 
 _MAX_MISSING_RUNS = 1024
 _MAX_WAIT_S = 86_400
+_ANY_SIZE = 1 << 128
 _LEASE_EXPIRED = "the sender fell silent while filling"
 
 
@@ -52,7 +53,7 @@ class Staging:
 
     def offer(self, sender: Address, offer: Offer, now: float) -> None:
         """Grants a slot, waits for one, answers a repeat, or refuses."""
-        refusal = self._book.superseded(offer.attempt)
+        refusal = self._book.superseded(offer.queue, offer.key, offer.attempt)
         if refusal is not None:
             self._book.reply(sender, msgspec.structs.replace(refusal, id=offer.id))
             return
@@ -85,10 +86,7 @@ class Staging:
             words = f"the trainer of queue {offer.queue!r} holds {offer.key!r}; wait until it is consumed"
             self._book.refuse(sender, offer.id, RefusalCode.IN_USE, words)
         elif (offer.queue, offer.key) in self._book.batches:
-            sequence = batch.sequence
-            self._book.supersede(batch, now)
-            self._admit(sender, offer, now, sequence)
-            self.serve_waiting(now)
+            self._admit(sender, offer, now, replaced=batch)
         else:
             self._admit(sender, offer, now)
 
@@ -100,7 +98,10 @@ class Staging:
             SlotState.QUARANTINED,
         )
 
-    def _admit(self, sender: Address, offer: Offer, now: float, sequence: int = 0) -> None:
+    def _admit(
+        self, sender: Address, offer: Offer, now: float, *, replaced: MicroBatch | None = None
+    ) -> None:
+        """Takes an offer in, at the place of the entry that it replaces; if it is refused, that entry stays."""
         book = self._book
         if book.draining:
             book.refuse(sender, offer.id, RefusalCode.DRAINING, "the daemon is shutting down")
@@ -114,17 +115,29 @@ class Staging:
         try:
             batch = self._new_batch(sender, offer, now)
         except TreeError as error:
-            book.refuse(sender, offer.id, RefusalCode.BAD_MANIFEST, str(error))
+            book.refuse(sender, offer.id, self._manifest_fault(offer.manifest), str(error))
             return
-        if len(book.waiting()) >= book.settings.max_waiting_offers:
+        if replaced is None and len(book.waiting()) >= book.settings.max_waiting_offers:
             words = f"{book.settings.max_waiting_offers} offers wait for a slot already; offer again later"
             book.refuse(sender, offer.id, RefusalCode.TOO_MANY_OFFERS, words)
             return
-        batch.sequence = sequence
+        # A key that is there already keeps its place among the batches, and so in the line for a slot.
         book.batches[batch.queue, batch.key] = batch
+        if replaced is not None:
+            batch.sequence = replaced.sequence
+            book.supersede(replaced, now)
         self.serve_waiting(now)
         if batch.slot < 0 and offer.wait_s <= 0:
             self._refuse_for_want_of_a_slot(batch, now)
+
+    def _manifest_fault(self, encoded: bytes) -> RefusalCode:
+        """Tells whether nothing but its size is wrong with a manifest that was not accepted."""
+        any_size = msgspec.structs.replace(self._book.settings.limits, max_micro_batch_bytes=_ANY_SIZE)
+        try:
+            decode_manifest(encoded, any_size)
+        except TreeError:
+            return RefusalCode.BAD_MANIFEST
+        return RefusalCode.TOO_LARGE
 
     def _new_batch(self, sender: Address, offer: Offer, now: float) -> MicroBatch:
         limits = self._book.settings.limits
@@ -322,11 +335,15 @@ class Staging:
         self._forget(batch, now, "no slot became free")
 
     def _describe_slot(self, index: int, now: float) -> str:
-        slot = self._book.slots[index]
-        for batch in self._book.batches.values():
-            if batch.slot == index:
-                return f"slot {index} {slot.state.name} {batch.key!r} for {now - batch.since:.1f} s"
-        return f"slot {index} {slot.state.name}"
+        words = f"slot {index} {self._book.slots[index].state.name}"
+        batch = next((batch for batch in self._book.batches.values() if batch.slot == index), None)
+        if batch is None:
+            return words
+        words += f" {batch.key!r} for {now - batch.since:.1f} s"
+        trainer = self._book.queue(batch.queue).attachment
+        if trainer is None or index not in trainer.lent:
+            return words
+        return f"{words} with {trainer.peer.name} pid {trainer.peer.pid} on {trainer.peer.host}"
 
     def _forget(self, batch: MicroBatch, now: float, reason: str) -> None:
         """Ends an offer that was refused; a repeat of it is a new request."""

@@ -1,7 +1,8 @@
 """The byte layout of a slot file, drawn once.
 
-A file is one page of header, then the body, then the envelope. The daemon alone writes; trainers read. `state` is
-written last, by a single aligned store, so that a daemon killed at any moment leaves a header that says the truth.
+A file is one page of header, then the body, then the envelope. The daemon alone writes; trainers read. `state`
+is a single aligned store after all that it vouches for, so that a daemon killed at any moment leaves a header that
+says the truth.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from forebay.wire import HeldError, HostError, Peer
+from forebay.wire import HostError, Peer
 
 from .layout import BODY_OFFSET, LAYOUT_VERSION
 from .locations import make_private_folder
@@ -155,20 +155,23 @@ def remove_orphan(path: Path, peer: Peer) -> bool:
         return False  # it is being made, or removed
     try:
         lock = FileLock(path / LOCK_NAME, peer)
-    except (HeldError, OSError):
+    except HostError:
         return False
     shutil.rmtree(path, ignore_errors=True)
     lock.close()
-    return True
+    return not path.exists()
 
 
 def _lock_folder(path: Path, peer: Peer) -> FileLock:
     make_private_folder(path, "pool")
     try:
         return FileLock(path / LOCK_NAME, peer)
-    except FileNotFoundError:  # whoever held it has just removed it
-        make_private_folder(path, "pool")
-        return FileLock(path / LOCK_NAME, peer)
+    except HostError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+    # Whoever held it has just removed it.
+    make_private_folder(path, "pool")
+    return FileLock(path / LOCK_NAME, peer)
 
 
 def _present_slots(path: Path) -> dict[int, int]:

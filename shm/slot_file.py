@@ -115,13 +115,15 @@ class SlotFile:
         write_field(self._view, "state", SlotState.FILLING)
 
     def write_state(self, state: SlotState, *, sequence: int = 0, holder: str = "") -> None:
-        """Records a move; the state itself is stored last, or first where a slot becomes FREE."""
-        if state is SlotState.FREE:
-            # Until then it is LENT to a named holder, or READY in its place.
-            write_field(self._view, "state", state)
-        write_field(self._view, "sequence", sequence)
-        write_field(self._view, "holder", holder.encode())
+        """Records a move, so that a daemon killed between two stores leaves a header that says the truth."""
+        if state is not SlotState.FREE:
+            write_field(self._view, "sequence", sequence)
+        if holder:
+            write_field(self._view, "holder", holder.encode())
         write_field(self._view, "state", state)
+        if not holder:
+            # Not before: a LENT slot that names no holder could never be taken back.
+            write_field(self._view, "holder", b"")
 
     def close(self) -> None:
         """Closes the file; a second call does nothing. Views that others still hold stay valid."""

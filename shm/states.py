@@ -39,5 +39,7 @@ SLOT_TRANSITIONS: dict[tuple[SlotState, SlotEvent], SlotState] = {
     (_S.LENT, _E.RELEASE): _S.FREE,
     (_S.LENT, _E.HOLDER_DIED): _S.QUARANTINED,
     (_S.QUARANTINED, _E.HOLDER_LOCK_FREE): _S.READY,
+    # A holder that was given up says after all that it is done: to offer the slot again would train it twice.
+    (_S.QUARANTINED, _E.RELEASE): _S.FREE,
 }
 """Every legal move of a slot; a missing entry is an illegal one."""

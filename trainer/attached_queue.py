@@ -108,6 +108,7 @@ class AttachedQueue:
         self._changed = threading.Condition()
         self._reader: SlotReader | None = None
         self._lent: OrderedDict[int, Lend] = OrderedDict()
+        self._newest: dict[int, int] = {}
         self._promoting: tuple[Lend, str] | None = None
         self._promoted: OrderedDict[str, _OnDevice | Exception] = OrderedDict()
         self._unfinished: dict[str, str] = {}
@@ -288,6 +289,7 @@ class AttachedQueue:
         with self._changed:
             if not same_pool:
                 self._lent.clear()
+                self._newest.clear()
                 self._reader = SlotReader(pool, limits)
             self._credit_total = self._credit_used = 0
             self._changed.notify_all()
@@ -316,6 +318,9 @@ class AttachedQueue:
         """See `Holdings`."""
         with self._changed:
             self._credit_used += lend.on_credit
+            if self._newest.get(lend.slot) == lend.generation:
+                return  # lent before; its release is on its way, and a second promotion would train it twice
+            self._newest[lend.slot] = lend.generation
             self._lent[lend.slot] = lend
             self._changed.notify_all()
 

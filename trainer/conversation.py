@@ -182,7 +182,7 @@ class Conversation:
             peer=self._peer,
             queue=self._queue,
             holder=self._holder,
-            held=self._holdings.held() if self._same_pool else (),
+            held=(*self._holdings.held(), *self._being_released()) if self._same_pool else (),
             on_device=self._holdings.on_device(),
         )
         return [attach]
@@ -197,6 +197,11 @@ class Conversation:
             for number, report in self._unconfirmed.items()
         }
         return [*self._unconfirmed.values(), *self.want()]
+
+    def _being_released(self) -> list[tuple[int, int]]:
+        """Returns the slots whose release the daemon has not confirmed; it must not lend them again."""
+        reports = [report for report in self._unconfirmed.values() if isinstance(report, Promoted | Finished)]
+        return [(report.slot, report.generation) for report in reports if report.slot >= 0]
 
     def _forget_slots(self) -> None:
         """Drops what was to be said about slots of a pool that is no more; a new one has the same numbers."""

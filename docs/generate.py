@@ -1,0 +1,102 @@
+"""Writes the parts of the docs that are made from the code; with --check, fails where they are stale.
+
+A part stands between `<!-- made from the code: NAME -->` and `<!-- end -->` in any page of this folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from forebay.daemon import Setting, Settings
+from forebay.shm import HEADER_FIELDS, SLOT_TRANSITIONS
+from forebay.wire import DTYPES, MICRO_BATCH_TRANSITIONS, REFUSAL_MEANINGS
+
+DOCS = Path(__file__).parent
+PART = re.compile(r"(<!-- made from the code: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Makes a Markdown table."""
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def slot_table() -> str:
+    """The slot's life."""
+    rows = [(f"`{a.name}`", e.value, f"`{b.name}`") for (a, e), b in SLOT_TRANSITIONS.items()]
+    return table(("from", "event", "to"), rows)
+
+
+def micro_batch_table() -> str:
+    """The micro-batch's life."""
+    rows = [(f"`{a}`", e.value, f"`{b}`") for (a, e), b in MICRO_BATCH_TRANSITIONS.items()]
+    return table(("from", "event", "to"), rows)
+
+
+def slot_layout() -> str:
+    """The slot file's header."""
+    rows = [
+        (str(field.offset), f"`{field.format}`", f"`{name}`", field.unit, field.meaning)
+        for name, field in HEADER_FIELDS.items()
+    ]
+    return table(("offset", "format", "field", "unit", "meaning"), rows)
+
+
+def refusals() -> str:
+    """The refusal codes."""
+    return table(("code", "meaning"), [(f"`{code}`", words) for code, words in REFUSAL_MEANINGS.items()])
+
+
+def dtypes() -> str:
+    """The dtypes that may travel."""
+    return ", ".join(f"`{name}`" for name in DTYPES) + "\n"
+
+
+def settings() -> str:
+    """The daemon's settings."""
+    rows = []
+    for field in dataclasses.fields(Settings):
+        setting: Setting = field.metadata["setting"]
+        given = "" if setting.low is None or setting.high is None else f"{setting.low:g} to {setting.high:g}"
+        row = (f"`{field.name}`", str(field.type), _default(field), given, setting.meaning, setting.source)
+        rows.append(row)
+    return table(("setting", "type", "default", "range", "meaning", "where the default came from"), rows)
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    return "this user's" if field.default is dataclasses.MISSING else f"`{field.default}`"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "slot-table": slot_table,
+    "micro-batch-table": micro_batch_table,
+    "slot-layout": slot_layout,
+    "refusals": refusals,
+    "dtypes": dtypes,
+    "settings": settings,
+}
+
+
+def main() -> int:
+    """Writes or checks every page; returns the exit code."""
+    stale = []
+    for page in sorted(DOCS.glob("*.md")):
+        before = page.read_text()
+        after = PART.sub(lambda part: part[1] + PARTS[part[2]]() + part[3], before)
+        if after != before:
+            stale.append(page.name)
+            if "--check" not in sys.argv:
+                page.write_text(after)
+    if stale:
+        verb = "stale, run docs/generate.py:" if "--check" in sys.argv else "written:"
+        print(verb, ", ".join(stale))
+    return int(bool(stale) and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
