@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 import uuid
 from types import TracebackType
@@ -37,9 +35,10 @@ from forebay.wire import (
 )
 from forebay.wire import Staged as StagedMessage
 
-from .chunk_sender import ChunkSender, Payload, StopSignal
+from .chunk_sender import Payload
 from .control_link import ControlLink, Exchange
 from .results import Refusal, Staged
+from .sending import Sending, Wire
 
 Until = Literal["ready", "on_device", "consumed"]
 
@@ -71,9 +70,7 @@ class StagingClient:
         self._link = ControlLink(endpoint or default_endpoint("control"), name=name, retry_s=retry_s)
         self._registry = registry
         self._timeout_s = timeout_s
-        self._buffered_chunks = send_chunks
-        self._sender: ChunkSender | None = None
-        self._sending = asyncio.Lock()
+        self._wire = Wire(self._link.context, send_chunks=send_chunks)
 
     def __repr__(self) -> str:
         return f"StagingClient({self._link.endpoint!r})"
@@ -93,10 +90,7 @@ class StagingClient:
 
     async def close(self) -> None:
         """Closes the connections; a second call does nothing."""
-        async with self._sending:
-            if self._sender is not None:
-                self._sender.close()
-                self._sender = None
+        await self._wire.close()
         await self._link.close()
 
     async def stage(
@@ -208,6 +202,14 @@ class StagingClient:
             raise ProtocolError("the client is not connected", remedy="use it inside its async with block")
         return self._link.welcome
 
+    def _data_endpoint(self) -> str:
+        """Returns where chunks go; a daemon bound to every address knows only its port."""
+        data = urlsplit(self._welcome.data_endpoint)
+        if data.scheme == "tcp" and data.hostname in ("0.0.0.0", "::"):
+            host = self._link.endpoint.removeprefix("tcp://").rpartition(":")[0]
+            return f"tcp://{host}:{data.port}"
+        return self._welcome.data_endpoint
+
     def _prepare(self, tree: Any, key: str, queue: str) -> tuple[Payload, bytes]:
         limits = self._welcome.limits
         for name, text in (("key", key), ("queue", queue)):
@@ -230,7 +232,7 @@ class StagingClient:
         with the bytes that arrived so far. Only if those no longer grow is anything sent again.
         """
         grant: Granted | None = None
-        async with _Sending(self, payload) as sending:
+        async with Sending(self._wire, payload, self._data_endpoint) as sending:
             while True:
                 what = _describe_wait(key, grant, payload)
                 reply = await exchange.next(deadline, what)
@@ -238,69 +240,10 @@ class StagingClient:
                     case StagedMessage() | Refused():
                         return reply
                     case Granted():
-                        await sending.follow(reply, grant)
+                        await sending.follow(reply)
                         grant = reply
                     case _:
                         raise _unexpected(reply)
-
-    async def _send_chunks(self, payload: Payload, grant: Granted, stop: StopSignal) -> None:
-        async with self._sending:
-            endpoint = _data_endpoint(self._welcome, self._link.endpoint)
-            if self._sender is None or self._sender.endpoint != endpoint:
-                if self._sender is not None:
-                    self._sender.close()
-                self._sender = ChunkSender(self._link.context, endpoint, send_chunks=self._buffered_chunks)
-            await asyncio.to_thread(self._sender.send, payload, grant, stop)
-
-
-class _Sending:
-    """The sending of one micro-batch's chunks, beside the conversation about it."""
-
-    def __init__(self, client: StagingClient, payload: Payload) -> None:
-        self._client = client
-        self._payload = payload
-        self._task: asyncio.Task[None] | None = None
-        self._stop: StopSignal | None = None
-
-    async def follow(self, grant: Granted, before: Granted | None) -> None:
-        """Starts to send, or sends again, if the grant calls for it."""
-        same = before is not None and _identity(before) == _identity(grant)
-        if same and self._task is not None and not self._task.done():
-            return
-        if same and before is not None and before.received_bytes < grant.received_bytes:
-            return
-        await self._end()
-        if grant.missing:
-            self._stop = StopSignal()
-            self._task = asyncio.create_task(self._client._send_chunks(self._payload, grant, self._stop))
-
-    async def _end(self) -> None:
-        if self._task is None or self._stop is None:
-            return
-        self._stop.set()
-        # The thread must have let go of the socket and the caller's arrays before anybody goes on.
-        task, stop = self._task, self._stop
-        self._task = self._stop = None
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            raise
-        finally:
-            stop.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._end()
-
-
-def _identity(grant: Granted) -> tuple[int, int, int]:
-    return grant.slot, grant.generation, grant.token
 
 
 def _describe_wait(key: str, grant: Granted | None, payload: Payload) -> str:
@@ -310,15 +253,6 @@ def _describe_wait(key: str, grant: Granted | None, payload: Payload) -> str:
         f"{key!r} to be complete in slot {grant.slot}"
         f" (at the last answer {grant.received_bytes} of {payload.manifest.payload_bytes} bytes had arrived)"
     )
-
-
-def _data_endpoint(welcome: Welcome, control_endpoint: str) -> str:
-    """Returns where to send chunks; a daemon bound to every address knows only its port."""
-    data = urlsplit(welcome.data_endpoint)
-    if data.scheme == "tcp" and data.hostname in ("0.0.0.0", "::"):
-        host = control_endpoint.rsplit(":", 1)[0].removeprefix("tcp://")
-        return f"tcp://{host}:{data.port}"
-    return welcome.data_endpoint
 
 
 def _unexpected(reply: ControlReply) -> Exception:

@@ -1,0 +1,19 @@
+"""Stages three micro-batches and waits until the last one is trained."""
+
+import asyncio
+
+import numpy as np
+
+import forebay
+
+
+async def main() -> None:
+    async with forebay.StagingClient() as client:
+        for step in range(3):
+            batch = {"tokens": np.full((4, 1024), step, np.int32), "policy_version": 7}
+            result = await client.stage(batch, key=f"step-{step}")
+            print(type(result).__name__, result.key)
+        print(await client.wait("step-2", until="consumed"))
+
+
+asyncio.run(main())

@@ -1,0 +1,13 @@
+"""Trains on three micro-batches; each is on the device before it is asked for."""
+
+import jax
+
+import forebay
+
+loss = jax.jit(lambda tokens: tokens.mean())
+
+with forebay.attach("train") as queue:
+    for _ in range(3):
+        with queue.take() as batch:
+            tokens = batch.tree["tokens"]
+            print(batch.key, tokens.shape, batch.tree["policy_version"], loss(tokens))

@@ -1,0 +1,59 @@
+"""The README's examples are the files in examples/, and print what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forebay import local_daemon
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def block_after(marker: str, language: str) -> str:
+    """Returns the first fenced block of a language after a marker in the README."""
+    found = re.search(rf"```{language}\n(.*?)```", README[README.index(marker) :], re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def code_of(name: str) -> str:
+    """Returns an example without its docstring, as the README shows it."""
+    return (ROOT / "examples" / name).read_text().split('"""\n\n', 1)[1]
+
+
+@pytest.mark.parametrize("name", ["send.py", "train.py"])
+def test_the_readme_shows_the_examples_as_they_are(name: str) -> None:
+    assert block_after(f"`examples/{name}`", "python") == code_of(name)
+
+
+def test_the_examples_print_what_the_readme_says() -> None:
+    with local_daemon() as daemon:
+        environment = os.environ | {
+            "FOREBAY_CONTROL_ENDPOINT": daemon.control_endpoint,
+            "FOREBAY_TRAINER_ENDPOINT": daemon.trainer_endpoint,
+        }
+        processes = {
+            name: subprocess.Popen(
+                [sys.executable, str(ROOT / "examples" / name)],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for name in ("train.py", "send.py")
+        }
+        try:
+            for name, process in processes.items():
+                out, errors = process.communicate(timeout=120)
+                assert (process.returncode, errors) == (0, "")
+                assert out == block_after(f"`examples/{name}`", "text")
+        finally:
+            for process in processes.values():
+                process.kill()
