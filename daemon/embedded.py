@@ -53,7 +53,7 @@ class LocalDaemon:
         self._settings = private | {"pool": str(folder)} | settings
         drain_s = float(self._settings.get("drain_s", Settings().drain_s))
         self._stop_s = drain_s + _STOP_MARGIN_S
-        with open(log_file, "ab") if log_file else tempfile.TemporaryFile() as log:
+        with open(log_file, "a+b") if log_file else tempfile.TemporaryFile() as log:
             self.process, self._parent_end, ready_end = _spawn(self._settings, log)
             try:
                 self.ready = _read_ready(ready_end, timeout_s, log)

@@ -1,0 +1,1 @@
+"""The demonstration: its data, an orchestrator process and a trainer process."""
