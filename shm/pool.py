@@ -14,7 +14,7 @@ from forebay.wire import HostError, Peer
 
 from .layout import BODY_OFFSET, LAYOUT_VERSION
 from .locations import make_private_folder
-from .locks import FileLock
+from .locks import FileLock, is_held
 from .memory import free_bytes, shm_full
 from .slot_file import SlotFile, slot_path
 from .slot_table import Slot
@@ -100,10 +100,17 @@ class Pool:
         try:
             (self.path / HOLDERS_NAME).mkdir(mode=0o700, exist_ok=True)
             (self.path / HEADER_NAME).write_bytes(header)
+            self._remove_dead_holders()
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise shm_full(self.path, mmap.PAGESIZE) from error
             raise HostError(f"the pool {self.path} cannot be described ({error})") from error
+
+    def _remove_dead_holders(self) -> None:
+        """Removes the locks of trainers that died while no daemon watched them."""
+        for holder in (self.path / HOLDERS_NAME).iterdir():
+            if not is_held(holder):
+                holder.unlink(missing_ok=True)
 
     def found_slots(self) -> list[Slot]:
         """Returns every slot as its header tells it; a half-filled one is FREE again."""

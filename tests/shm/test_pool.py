@@ -538,3 +538,16 @@ def test_an_adopted_pool_on_a_full_mount_works_on(small_mount: Path) -> None:
     assert states(pool) == [("FREE", 0), ("READY", 1), ("FREE", 0)]
     assert bytes(pool.files[1].body(0, len(body))) == body
     pool.close()
+
+
+def test_the_locks_of_trainers_that_died_without_a_daemon_are_removed(path: Path) -> None:
+    make_pool(path).close(keep=True)
+    living, dead = holder_path(path, "living"), holder_path(path, "dead")
+    lock = FileLock(living, this_peer())
+    FileLock(dead, this_peer()).close()
+    assert dead.exists()
+    pool = make_pool(path)
+    assert living.exists()
+    assert not dead.exists()
+    lock.close()
+    pool.close()
