@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import threading
 import time
-from collections import OrderedDict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,18 +29,12 @@ from .batch import Batch
 from .daemon_link import DaemonLink
 from .host_batch import SlotReader
 from .placement import targets
+from .promotions import Entry, OnDevice, Promotions
 from .transfer import put_on_device
 
 log = logging.getLogger("forebay.trainer")
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _OnDevice:
-    """A promoted micro-batch that nobody has taken yet."""
-
-    tree: Any
-    host_bytes: int
-    promote_s: float
+_AHEAD = 1
 
 
 def attach(
@@ -97,25 +89,15 @@ class AttachedQueue:
         registry: TreeRegistry,
         cast_64bit: bool,
         timeout_s: float,
-        ahead: int = 1,
     ) -> None:
         self.name = queue
         self._shardings = shardings
         self._registry = registry
         self._cast_64bit = cast_64bit
-        self._ahead = ahead
         # Guards all below; held for microseconds, never across a transfer or a wait for the daemon.
         self._changed = threading.Condition()
+        self._books = Promotions(_AHEAD)
         self._reader: SlotReader | None = None
-        self._lent: OrderedDict[int, Lend] = OrderedDict()
-        self._newest: dict[int, int] = {}
-        self._promoting: tuple[Lend, str] | None = None
-        self._promoted: OrderedDict[str, _OnDevice | Exception] = OrderedDict()
-        self._unfinished: dict[str, str] = {}
-        self._credit_total = 0
-        self._credit_used = 0
-        self._wanted: list[str] = []
-        self._gone: dict[str, KeyGone] = {}
         self._failure: ForebayError | None = None
         self._closed = False
         self._link = DaemonLink(endpoint, queue, self, self._broken)
@@ -129,10 +111,7 @@ class AttachedQueue:
 
     def __repr__(self) -> str:
         with self._changed:
-            return (
-                f"AttachedQueue({self.name!r}, lent={len(self._lent)}, promoted={list(self._promoted)}, "
-                f"unfinished={list(self._unfinished)})"
-            )
+            return f"AttachedQueue({self.name!r}, {self._books!r})"
 
     def take(self, key: str | None = None, *, timeout_s: float = 600.0) -> Batch:
         """Waits for a micro-batch to be on the device.
@@ -150,54 +129,51 @@ class AttachedQueue:
             TreeError: It cannot be had on the device; it is dropped, with this as the reason.
             ClosedError: The queue is closed.
         """
-        deadline = time.monotonic() + timeout_s
         with self._changed:
-            if key is not None and key not in self._promoted:
-                self._gone.pop(key, None)
-                self._wanted.append(key)
-                self._link.demand_changed()
-            try:
-                key, entry = self._wait_for(key, deadline, timeout_s)
-            finally:
-                if key in self._wanted:
-                    self._wanted.remove(key)
+            taken, entry = self._wait_for(key, timeout_s)
             self._changed.notify_all()
-            self._link.demand_changed()
+        self._link.demand_changed()
         if isinstance(entry, Exception):
             raise entry
-        return Batch(key, entry.tree, host_bytes=entry.host_bytes, promote_s=entry.promote_s, finish=self._finish)
+        return Batch(
+            taken, entry.tree, host_bytes=entry.host_bytes, promote_s=entry.promote_s, finish=self._finish
+        )
 
-    def _wait_for(self, key: str | None, deadline: float, timeout_s: float) -> tuple[str, _OnDevice | Exception]:
-        while True:
-            if self._closed:
-                raise ClosedError(f"queue {self.name!r} is closed", remedy="use it inside its with block")
-            if self._failure is not None:
-                raise self._failure
-            if key in self._gone:
-                notice = self._gone.pop(key)
-                raise MicroBatchGoneError(key, notice.state, notice.reason)
-            found = key if key is not None else self._next_unwanted()
-            if found in self._promoted:
-                return found, self._promoted.pop(found)
-            if not self._changed.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+    def _wait_for(self, key: str | None, timeout_s: float) -> tuple[str, Entry]:
+        if key is not None:
+            self._books.want(key)
+            self._link.demand_changed()
+            self._changed.notify_all()
+        try:
+            found = self._changed.wait_for(lambda: self._look_for(key), timeout_s)
+            if found is None:
                 raise self._timeout(key, timeout_s)
+            return found
+        finally:
+            if key is not None:
+                self._books.unwant(key)
 
-    def _next_unwanted(self) -> str:
-        """Returns the first promoted key that no other call waits for by name, or an impossible one."""
-        return next((key for key in self._promoted if key not in self._wanted), "")
+    def _look_for(self, key: str | None) -> tuple[str, Entry] | None:
+        if self._closed:
+            raise ClosedError(f"queue {self.name!r} is closed", remedy="use it inside its with block")
+        if self._failure is not None:
+            raise self._failure
+        found = self._books.take(key)
+        if isinstance(found, KeyGone):
+            raise MicroBatchGoneError(found.key, found.state, found.reason)
+        return found
 
     def _timeout(self, key: str | None, timeout_s: float) -> WaitTimeoutError:
         wanted = "the next micro-batch" if key is None else f"micro-batch {key!r}"
         return WaitTimeoutError(
             f"{wanted} of queue {self.name!r} was not on the device within {timeout_s:g} s"
-            f" ({len(self._lent)} lent, {len(self._promoted)} promoted, {len(self._unfinished)} unfinished;"
-            f" link {self._link.state})",
+            f" ({self._books!r}; link {self._link.state})",
             remedy="see what the daemon holds and what the orchestrator does: forebay status",
         )
 
     def _finish(self, key: str, dropped_because: str) -> None:
         with self._changed:
-            self._unfinished.pop(key, None)
+            self._books.finish(key)
         self._link.report(Finished(holder="", key=key, reason=dropped_because))
 
     def close(self) -> None:
@@ -210,7 +186,7 @@ class AttachedQueue:
         # The transfer under way must end before the lock that guards its slot is let go.
         self._promoter.join()
         self._link.close()
-        self._promoted.clear()
+        self._books.drop_promoted()
 
     def __enter__(self) -> Self:
         return self
@@ -228,108 +204,78 @@ class AttachedQueue:
 
     def _next_to_promote(self) -> tuple[Lend, SlotReader] | None:
         with self._changed:
-            while True:
-                if self._closed:
-                    return None
-                lend = self._choose()
-                if lend is not None and self._reader is not None:
-                    del self._lent[lend.slot]
-                    self._promoting = (lend, "")
+            while not self._closed:
+                if self._reader is not None and (lend := self._books.begin()) is not None:
                     return lend, self._reader
                 self._changed.wait()
-
-    def _choose(self) -> Lend | None:
-        for lend in self._lent.values():
-            if lend.key in self._wanted:
-                return lend
-        has_room = len(self._promoted) < self._ahead
-        return next(iter(self._lent.values()), None) if has_room else None
+        return None
 
     def _promote(self, lend: Lend, reader: SlotReader) -> None:
-        started = time.monotonic()
-        entry: _OnDevice | Exception
-        report: Promoted | Finished
         try:
-            batch = reader.read(lend)
-            self._promoting = (lend, batch.attempt)
-            where = targets(self._shardings, batch.manifest, batch.views, self._registry)
-            leaves = put_on_device(batch, where, cast_64bit=self._cast_64bit)
-            tree = unflatten(batch.manifest.structure, leaves, registry=self._registry)
+            entry: Entry = self._on_device(lend, reader)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to whoever takes this batch
             entry = error
-            report = Finished(
-                holder="", key=lend.key, slot=lend.slot, generation=lend.generation, reason=repr(error)
-            )
-        else:
-            promote_s = time.monotonic() - started
-            entry = _OnDevice(tree, batch.manifest.payload_bytes, promote_s)
-            report = Promoted(holder="", slot=lend.slot, generation=lend.generation, key=lend.key)
-            log.info("promote key=%s host_bytes=%d seconds=%.4f", lend.key, entry.host_bytes, promote_s)
-        self._record(lend, reader, entry, report)
-
-    def _record(
-        self, lend: Lend, reader: SlotReader, entry: _OnDevice | Exception, report: Promoted | Finished
-    ) -> None:
         with self._changed:
-            attempt = self._promoting[1] if self._promoting else ""
-            self._promoting = None
-            self._promoted[lend.key] = entry
-            if isinstance(entry, _OnDevice):
-                self._unfinished[lend.key] = attempt
-            if reader is self._reader:
-                self._link.report(report)
-            # Else the slot was another pool's, and its number means something else in this one.
-            self._link.demand_changed()
+            self._books.end(entry)
+            # Once the pool is another, the slot's number means something else there.
+            slot = lend.slot if reader is self._reader else -1
+            if isinstance(entry, Exception):
+                self._link.report(
+                    Finished(holder="", key=lend.key, slot=slot, generation=lend.generation, reason=repr(entry))
+                )
+            elif slot >= 0:
+                self._link.report(Promoted(holder="", key=lend.key, slot=slot, generation=lend.generation))
             self._changed.notify_all()
+        self._link.demand_changed()
+
+    def _on_device(self, lend: Lend, reader: SlotReader) -> OnDevice:
+        started = time.monotonic()
+        batch = reader.read(lend)
+        with self._changed:
+            self._books.name_attempt(batch.attempt)
+        leaf_targets = targets(self._shardings, batch.manifest, batch.views, self._registry)
+        leaves = put_on_device(batch, leaf_targets, cast_64bit=self._cast_64bit)
+        tree = unflatten(batch.manifest.structure, leaves, registry=self._registry)
+        entry = OnDevice(tree, batch.manifest.payload_bytes, time.monotonic() - started)
+        log.info("promote key=%s host_bytes=%d seconds=%.4f", lend.key, entry.host_bytes, entry.promote_s)
+        return entry
 
     # Holdings: what the conversation asks and tells, on the link's thread.
 
     def attached(self, pool: Path, limits: Limits, *, same_pool: bool) -> None:
         """See `Holdings`."""
         with self._changed:
+            self._books.attached(same_pool=same_pool)
             if not same_pool:
-                self._lent.clear()
-                self._newest.clear()
                 self._reader = SlotReader(pool, limits)
-            self._credit_total = self._credit_used = 0
             self._changed.notify_all()
 
     def held(self) -> tuple[tuple[int, int], ...]:
         """See `Holdings`."""
         with self._changed:
-            lends = [*self._lent.values(), *([self._promoting[0]] if self._promoting else [])]
-            return tuple((lend.slot, lend.generation) for lend in lends)
+            return self._books.held()
 
     def on_device(self) -> tuple[tuple[str, str], ...]:
         """See `Holdings`."""
         with self._changed:
-            promoting = {self._promoting[0].key: self._promoting[1]} if self._promoting else {}
-            return tuple((self._unfinished | promoting).items())
+            return self._books.on_device()
 
     def demand(self) -> tuple[int, tuple[str, ...], bool]:
         """See `Holdings`."""
         with self._changed:
-            waiting = len(self._lent) + len(self._promoted) + (self._promoting is not None)
-            self._credit_total = max(self._credit_total, self._credit_used + self._ahead - waiting)
-            is_unmet = self._credit_total > self._credit_used or bool(self._wanted)
-            return self._credit_total, tuple(self._wanted), is_unmet
+            return self._books.demand()
 
     def lent(self, lend: Lend) -> None:
         """See `Holdings`."""
         with self._changed:
-            self._credit_used += lend.on_credit
-            if self._newest.get(lend.slot) == lend.generation:
-                return  # lent before; its release is on its way, and a second promotion would train it twice
-            self._newest[lend.slot] = lend.generation
-            self._lent[lend.slot] = lend
+            self._books.lent(lend)
             self._changed.notify_all()
 
     def gone(self, notice: KeyGone) -> None:
         """See `Holdings`."""
         with self._changed:
-            if notice.key in self._wanted:
-                self._gone[notice.key] = notice
-                self._changed.notify_all()
+            self._books.gone(notice)
+            self._changed.notify_all()
 
     def _broken(self, error: ForebayError) -> None:
         with self._changed:

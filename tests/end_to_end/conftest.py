@@ -38,8 +38,8 @@ def start_daemon(shm_dir: Path) -> Iterator[StartDaemon]:
     common = {f"{name}_endpoint": f"ipc://{shm_dir}/{name}.sock" for name in ("control", "data", "trainer")}
 
     def start_one(**settings: Any) -> LocalDaemon:
-        defaults = {"pool": str(shm_dir / "pool"), "slot_initial_bytes": 1 << 20, "drain_s": 1.0}
-        daemons.append(local_daemon(**(common | defaults | settings)))
+        defaults: dict[str, Any] = {"pool": str(shm_dir / "pool"), "slot_initial_bytes": 1 << 20, "drain_s": 1.0}
+        daemons.append(local_daemon(**{**common, **defaults, **settings}))
         return daemons[-1]
 
     yield start_one
