@@ -25,8 +25,8 @@ _PRIVATE_PREFIX = "forebay-test-"
 
 
 def _left_in_shm() -> set[Path]:
-    # Other test runs have private folders too, and a pool that is held is somebody's living daemon.
-    entries = (path for path in _SHM.glob("forebay*") if not path.name.startswith(_PRIVATE_PREFIX))
+    # The names that Forebay gives by itself; a pool that is held is somebody's living daemon.
+    entries = _SHM.glob(f"forebay-{os.geteuid()}-*")
     return {path for path in entries if not (path.is_dir() and is_held(path / LOCK_NAME))}
 
 
