@@ -47,7 +47,7 @@ async def _ask(endpoint: str | None, timeout_s: float) -> Status:
 def _slots(found: Status) -> Table:
     table = Table("slot", "gen", "state", "MiB", "queue", "key", "filled", "age s", "holder", box=None)
     for slot in found.slots:
-        filled = f"{slot.received_bytes / slot.payload_bytes:.0%}" if slot.state == "FILLING" else ""
+        filled = f"{slot.received_bytes / slot.expected_bytes:.0%}" if slot.expected_bytes else ""
         table.add_row(
             *(str(slot.index), str(slot.generation), slot.state, f"{slot.slot_bytes / 2**20:.0f}"),
             *(_plain(slot.queue), _plain(slot.key), filled, f"{slot.age_s:.1f}" if slot.key else ""),

@@ -7,8 +7,8 @@ import logging
 
 import msgspec
 
-from forebay.shm import Pool, Slot, SlotFile, SlotState
-from forebay.wire import ForebayError, Limits, decode_manifest
+from forebay.shm import Pool, Slot, SlotFile, SlotState, holder_path, is_held
+from forebay.wire import UNLIMITED, ForebayError, decode_manifest
 
 from .micro_batch import FoundSlot
 
@@ -28,8 +28,12 @@ class Found:
     occupied: list[FoundSlot]
 
 
-def found_slots(pool: Pool, limits: Limits) -> Found:
-    """Reads every slot's header; a slot whose envelope cannot be trusted is FREE."""
+def found_slots(pool: Pool) -> Found:
+    """Reads every slot's header.
+
+    A slot whose envelope cannot be read is FREE, unless a live trainer may still read it: then it stays as it is,
+    out of use until the trainer is gone and the daemon starts anew.
+    """
     slots = pool.found_slots()
     occupied = []
     for slot in slots:
@@ -37,18 +41,21 @@ def found_slots(pool: Pool, limits: Limits) -> Found:
             continue
         file = pool.files[slot.index]
         try:
-            occupied.append(_read(file, limits))
+            occupied.append(_read(file))
         except (ForebayError, msgspec.DecodeError) as error:
-            log.warning("slot_unreadable slot=%s reason=%s", slot.index, error)
-            slot.state = SlotState.FREE
-            file.write_state(SlotState.FREE)
+            log.warning("slot_unreadable slot=%s state=%s reason=%s", slot.index, slot.state.name, error)
+            holder = file.header().holder
+            if not holder or not is_held(holder_path(pool.path, holder)):
+                slot.state = SlotState.FREE
+                file.write_state(SlotState.FREE)
     return Found(slots, occupied)
 
 
-def _read(file: SlotFile, limits: Limits) -> FoundSlot:
+def _read(file: SlotFile) -> FoundSlot:
     header = file.header()
     envelope = file.envelope()
-    manifest = decode_manifest(envelope.manifest, limits)
+    # It was accepted under the limits of its day; today's are for new offers.
+    manifest = decode_manifest(envelope.manifest, UNLIMITED)
     return FoundSlot(
         index=file.index,
         generation=header.generation,

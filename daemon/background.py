@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from forebay.shm import SlotFile, wait_until_free
-from forebay.wire import ForebayError
 
 from .mailbox import Mailbox
+
+log = logging.getLogger("forebay.daemon")
+
+_CLOSE_S = 60.0
+_RETRY_S = 1.0
 
 
 class SlotGrower:
@@ -44,7 +50,7 @@ class SlotGrower:
             file, file_bytes = work
             try:
                 file.reserve(file_bytes)
-            except (ForebayError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - a thread that dies here would strand every later offer
                 words = str(error)
                 self._mailbox.post(lambda file=file, words=words: self._failed(file, words))  # type: ignore[misc]
             else:
@@ -53,7 +59,7 @@ class SlotGrower:
     def close(self) -> None:
         """Ends the thread once the growth under way is done."""
         self._work.put(None)
-        self._thread.join()
+        self._thread.join(_CLOSE_S)
 
 
 def watch_lock(path: Path, mailbox: Mailbox, freed: Callable[[], None]) -> None:
@@ -63,7 +69,14 @@ def watch_lock(path: Path, mailbox: Mailbox, freed: Callable[[], None]) -> None:
     """
 
     def wait() -> None:
-        wait_until_free(path)
-        mailbox.post(freed)
+        while True:
+            try:
+                wait_until_free(path)
+            except OSError as error:  # too many open files, say; a watcher that gave up would strand the slots
+                log.warning("lock_unwatched path=%s reason=%s", path, error)
+                time.sleep(_RETRY_S)
+            else:
+                mailbox.post(freed)
+                return
 
     threading.Thread(target=wait, name=f"lock-{path.name}", daemon=True).start()

@@ -216,7 +216,11 @@ class Book:
         _remember(self._superseded, attempt, refusal, self.settings.remembered_keys)
         if not batch.was_published:
             self.reply(batch.sender, refusal)
+        # Those who await the key await the newer attempt from now on.
+        waits = self._awaiting.pop((batch.queue, batch.key), None)
         self.drop(batch, now, "replaced")
+        if waits:
+            self._awaiting[batch.queue, batch.key] = waits
 
     def move(self, batch: MicroBatch, event: MicroBatchEvent, now: float, reason: str = "") -> None:
         """Moves a micro-batch and tells those who await it."""

@@ -30,7 +30,7 @@ _PREFIX = f"forebay-{os.geteuid()}-local-"
 class LocalDaemon:
     """A daemon that lives as long as this object, and never longer than this process.
 
-    Its pool and its sockets share one private folder in shared memory, unless settings say otherwise.
+    Its sockets lie in its pool's folder, which is a private one in shared memory, unless settings say otherwise.
 
     Args:
         timeout_s: Seconds that the start may take.
@@ -47,10 +47,12 @@ class LocalDaemon:
         known = {field.name for field in dataclasses.fields(Settings)}
         if unknown := sorted(settings.keys() - known):
             raise SettingError("local_daemon has no such settings", got=unknown, limit=sorted(known))
+        if settings.get("keep_pool") and "pool" not in settings:
+            raise SettingError("local_daemon can keep only a pool that has a name", remedy="pass pool= as well")
         remove_orphans()
-        folder = _SHM / f"{_PREFIX}{uuid.uuid4().hex[:12]}"
+        folder = settings.setdefault("pool", str(_SHM / f"{_PREFIX}{uuid.uuid4().hex[:12]}"))
         private = {f"{name}_endpoint": f"ipc://{folder}/{name}.sock" for name in ("control", "data", "trainer")}
-        self._settings = private | {"pool": str(folder)} | settings
+        self._settings = private | settings
         drain_s = float(self._settings.get("drain_s", Settings().drain_s))
         self._stop_s = drain_s + _STOP_MARGIN_S
         with open(log_file, "a+b") if log_file else tempfile.TemporaryFile() as log:

@@ -11,6 +11,8 @@ import zmq
 
 from forebay.shm import FileLock, make_private_folder, runtime_folder
 from forebay.wire import (
+    HEARTBEAT_MS,
+    HEARTBEAT_TIMEOUT_MS,
     PROTOCOL_VERSION,
     HeldError,
     Hello,
@@ -25,8 +27,6 @@ from forebay.wire import (
 
 _MAX_IPC_PATH_BYTES = 107  # sockaddr_un.sun_path less its final zero
 _PROBE_MS = 1000
-_HEARTBEAT_MS = 5_000
-_HEARTBEAT_TIMEOUT_MS = 30_000
 _CONTROL_SLACK_BYTES = 64 << 10
 
 
@@ -71,8 +71,8 @@ class Endpoint:
         try:
             self.socket.maxmsgsize = max_frame_bytes
             self.socket.rcvhwm = receive_high_water
-            self.socket.heartbeat_ivl = _HEARTBEAT_MS
-            self.socket.heartbeat_timeout = _HEARTBEAT_TIMEOUT_MS
+            self.socket.heartbeat_ivl = HEARTBEAT_MS
+            self.socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
             if kind == zmq.ROUTER:
                 self.socket.router_mandatory = True
             self._bind(context, address, setting)
@@ -116,6 +116,9 @@ def _claim_ipc(address: str, setting: str, peer: Peer) -> FileLock:
             limit=f"{_MAX_IPC_PATH_BYTES} bytes for a Unix socket",
             remedy="choose a shorter folder, for example under /run",
         )
+    if not path.name or (path.exists() and not path.is_socket()):
+        # ZeroMQ would remove whatever file lies there.
+        raise SettingError(f"setting {setting}", got=address, limit="ipc:// and a path that is free or a socket's")
     if path.parent == runtime_folder():
         make_private_folder(path.parent, "socket")
     if not path.parent.is_dir():
@@ -126,7 +129,10 @@ def _claim_ipc(address: str, setting: str, peer: Peer) -> FileLock:
 def _who_answers(context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
     with context.socket(zmq.DEALER) as probe:
         probe.linger = 0
-        probe.connect(address)
+        try:
+            probe.connect(address.replace("*", "127.0.0.1"))
+        except zmq.ZMQError:
+            return "a process that cannot be asked who it is"
         hello = Hello(id=1, version=PROTOCOL_VERSION, peer=this_peer("forebay probe"))
         probe.send(encode_message(hello))
         if probe.poll(_PROBE_MS):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from forebay.shm import SlotState, SlotTable
 from forebay.wire import (
+    GONE,
     PROTOCOL_VERSION,
     Abandon,
     Attach,
@@ -106,6 +107,7 @@ class Ledger:
             words = "say hello first; the daemon may have restarted"
             self._book.refuse(sender, request.id, RefusalCode.HELLO_FIRST, words)
         else:
+            self._book.peers.move_to_end(sender)
             self._known_control(sender, request, now)
         return self._book.take_actions()
 
@@ -137,7 +139,7 @@ class Ledger:
             case FindPool():
                 self._find_pool(sender, request)
             case Attach():
-                self._lending.attach(sender, request, now)
+                freed = self._lending.attach(sender, request, now)
             case Want():
                 self._lending.want(sender, request)
             case Promoted():
@@ -247,6 +249,10 @@ class Ledger:
         self._book.do(Reply(sender, found))
 
     def _await(self, sender: Address, request: Await, now: float) -> None:
+        if request.until in GONE:
+            words = f"nobody can wait until a micro-batch is {request.until}; that is told to all who wait"
+            self._book.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
+            return
         batch = self._book.find(request.queue, request.key)
         if batch is None:
             words = f"no micro-batch {request.key!r} in queue {request.queue!r}; stage it first"

@@ -18,6 +18,7 @@ from forebay.wire import (
     Peer,
     Promoted,
     RefusalCode,
+    Staged,
     Want,
 )
 
@@ -38,17 +39,26 @@ class Lending:
         self._book = book
         self._by_holder: dict[str, tuple[TrainQueue, Attachment]] = {}
 
-    def attach(self, address: Address, request: Attach, now: float) -> None:
-        """Attaches a trainer, or the same one again after a lost connection or a daemon restart."""
+    def attach(self, address: Address, request: Attach, now: float) -> bool:
+        """Attaches a trainer, or the same one again after a lost connection or a daemon restart.
+
+        Returns:
+            Whether a slot became FREE.
+        """
         book = self._book
         if request.version != PROTOCOL_VERSION:
             words = f"trainer speaks protocol {request.version}, daemon {PROTOCOL_VERSION}"
             book.refuse(address, request.id, RefusalCode.VERSION, words)
-            return
+            return False
         if not _is_holder_name(request.holder) or not book.is_name(request.queue):
             words = "the queue's or holder's name is too long, empty, or has odd characters"
             book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
-            return
+            return False
+        elsewhere = self._by_holder.get(request.holder)
+        if elsewhere is not None and elsewhere[0].name != request.queue:
+            words = f"this holder is attached to queue {elsewhere[0].name!r}; a lock stands for one attachment"
+            book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
+            return False
         queue = book.queue(request.queue)
         present = queue.attachment
         if present is not None and present.holder != request.holder:
@@ -58,7 +68,7 @@ class Lending:
                 f" for {now - present.since:.1f} s"
             )
             book.refuse(address, request.id, RefusalCode.QUEUE_TAKEN, words)
-            return
+            return False
         if present is None:
             present = self._attachment(queue, request.holder, request.peer, now)
         present.address, present.peer = address, request.peer
@@ -66,8 +76,8 @@ class Lending:
         book.log(Level.INFO, "attach", queue=queue.name, peer=request.peer.name, pid=request.peer.pid)
         book.do(Reply(address, Attached(id=request.id, epoch=book.epoch, limits=book.settings.limits)))
         self._lend_again(present, set(request.held))
-        for key, attempt in request.on_device:
-            self._learn_on_device(queue, present, key, attempt, now)
+        freed = [self._learn_on_device(queue, present, *entry, now) for entry in request.on_device]
+        return any(freed)
 
     def _attachment(self, queue: TrainQueue, holder: str, peer: Peer, now: float) -> Attachment:
         attachment = Attachment(holder, None, peer, now)
@@ -84,12 +94,34 @@ class Lending:
 
     def _learn_on_device(
         self, queue: TrainQueue, attachment: Attachment, key: str, attempt: str, now: float
-    ) -> None:
-        """Learns after a restart what only the trainer still knows, so that no repeat is trained twice."""
-        if self._book.find(queue.name, key) is None:
-            batch = on_device_batch(queue.name, key, attempt, now)
-            self._book.batches[queue.name, key] = batch
-            attachment.on_device[key] = batch
+    ) -> bool:
+        """Learns what only the trainer still knows after a restart, so that no repeat is trained twice.
+
+        The orchestrator may have been faster: its repeated offer then waits, fills, or is READY again by now.
+
+        Returns:
+            Whether that freed a slot.
+        """
+        book = self._book
+        known = book.find(queue.name, key)
+        if known is not None and known.was_published and known not in queue.ready:
+            return False
+        batch = on_device_batch(queue.name, key, attempt, now)
+        book.batches[queue.name, key] = attachment.on_device[key] = batch
+        if known in queue.ready:
+            queue.remove(known)
+            book.give_back_slot(known, SlotEvent.DROP)
+            book.log(Level.WARNING, "already_on_device", queue=queue.name, key=key)
+            return True
+        if known is None or known.sender is None:
+            return False
+        book.give_back_slot(known, SlotEvent.ABANDON)
+        if known.attempt == attempt:
+            book.do(Reply(known.sender, Staged(id=known.offer_id, state=batch.state)))
+        else:
+            words = f"the trainer of queue {queue.name!r} came back with {key!r} on its device"
+            book.refuse(known.sender, known.offer_id, RefusalCode.IN_USE, words)
+        return True
 
     def want(self, address: Address, request: Want) -> None:
         """Notes what a trainer waits for and lends what there is."""
@@ -148,9 +180,12 @@ class Lending:
         found = self._attached(address, request.holder, request.id)
         if found is None:
             return False
-        _, attachment = found
-        released = self._release(attachment, request.slot, request.generation) if request.slot >= 0 else None
-        batch = released or attachment.on_device.pop(request.key, None)
+        queue, attachment = found
+        batch = self._release(attachment, request.slot, request.generation) if request.slot >= 0 else None
+        freed = batch is not None
+        if batch is None and not request.reason and request.key not in attachment.on_device:
+            freed = self._learn_on_device(queue, attachment, request.key, request.attempt, now)
+        batch = batch or attachment.on_device.pop(request.key, None)
         if batch is not None and request.reason:
             self._book.finish(batch, MicroBatchEvent.DROP, now, request.reason)
         elif batch is not None:
@@ -158,7 +193,7 @@ class Lending:
                 self._book.move(batch, MicroBatchEvent.PROMOTE, now)
             self._book.finish(batch, MicroBatchEvent.CONSUME, now)
         self._book.do(Reply(address, Done(id=request.id)))
-        return released is not None
+        return freed
 
     def _release(self, attachment: Attachment, slot: int, generation: int) -> MicroBatch | None:
         batch = attachment.lent.get(slot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,7 +24,8 @@ class Mailbox:
     def post(self, event: Event) -> None:
         """Adds an event; safe from any thread and from a signal handler."""
         self._events.append(event)
-        os.eventfd_write(self._fd, 1)
+        with contextlib.suppress(OSError):  # closed: the loop is over, and nobody will run it
+            os.eventfd_write(self._fd, 1)
 
     def take(self) -> Iterator[Event]:
         """Yields what was posted."""
@@ -35,5 +37,6 @@ class Mailbox:
             yield self._events.popleft()
 
     def close(self) -> None:
-        """Closes the descriptor; nothing may be posted afterwards."""
-        os.close(self._fd)
+        """Closes the descriptor; what is posted afterwards is never run."""
+        fd, self._fd = self._fd, -1
+        os.close(fd)

@@ -44,8 +44,10 @@ def serve(settings: Settings, *, ready_fd: int | None = None, parent_fd: int | N
             with os.fdopen(ready_fd, "wb") as stream:
                 stream.write(msgspec.json.encode(ready) + b"\n")
         server.run(parent_fd=parent_fd)
-    finally:
-        server.close()
+    except BaseException:
+        server.close(failed=True)
+        raise
+    server.close()
 
 
 def start_logging(level: str) -> None:

@@ -7,7 +7,6 @@ import dataclasses
 from forebay.shm import Envelope, file_bytes_for
 from forebay.wire import (
     MICRO_BATCH_TRANSITIONS,
-    BodyLayout,
     LocalError,
     MicroBatchEvent,
     MicroBatchState,
@@ -30,7 +29,7 @@ class MicroBatch:
         key: Its key there.
         attempt: The stage call that it came by.
         envelope: What its slot's file will say about it, encoded.
-        layout: Where its leaves lie in the slot's body.
+        leaf_bytes: Bytes of each of its leaves, in order.
         payload_bytes: Bytes of its leaves.
         sender: Who is told what becomes of the offer; the latest connection that asked.
         offer_id: Id of the latest offer message.
@@ -39,6 +38,7 @@ class MicroBatch:
         reason: Why it ended.
         sequence: Place in the queue, from its publication or from the entry that it replaced; 0 = none yet.
         was_published: Whether its bytes were ever complete.
+        fell_silent: Whether its lease ended while it was filling; its sender may go on where it can.
         slot: Slot index, or -1.
         generation: That slot's generation.
         transfer: While it is filling.
@@ -49,7 +49,7 @@ class MicroBatch:
     key: str
     attempt: str
     envelope: bytes = b""
-    layout: BodyLayout | None = None
+    leaf_bytes: tuple[int, ...] = ()
     payload_bytes: int = 0
     body_bytes: int = 0
     sender: Address | None = None
@@ -59,6 +59,7 @@ class MicroBatch:
     reason: str = ""
     sequence: int = 0
     was_published: bool = False
+    fell_silent: bool = False
     slot: int = -1
     generation: int = 0
     transfer: Transfer | None = None
@@ -71,7 +72,7 @@ class MicroBatch:
 
     def forget_contents(self) -> None:
         """Lets go of what only a live micro-batch needs; its outcome may be remembered for long."""
-        self.envelope, self.layout, self.transfer, self.sender = b"", None, None, None
+        self.envelope, self.leaf_bytes, self.transfer, self.sender = b"", (), None, None
 
     def move(self, event: MicroBatchEvent, now: float, reason: str = "") -> None:
         """Moves it along `MICRO_BATCH_TRANSITIONS`.

@@ -61,13 +61,13 @@ class Server:
         me = this_peer("forebay daemon")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._pool = Pool(
-            Path(settings.pool),
+            Path(settings.pool).absolute(),
             slot_count=settings.slots,
             slot_bytes=settings.slot_initial_bytes,
             peer=me,
             epoch=epoch,
         )
-        found = found_slots(self._pool, settings.limits)
+        found = found_slots(self._pool)
         with contextlib.ExitStack() as undo:
             undo.callback(self._pool.close, keep=settings.keep_pool or bool(found.occupied))
             undo.callback(self._context.term)
@@ -199,15 +199,20 @@ class Server:
             return False
         return not self._ledger.is_filling or time.monotonic() >= self._stop_at
 
-    def close(self) -> None:
-        """Delivers last answers, closes the sockets, and removes the pool unless it is to be kept."""
-        keep = self._settings.keep_pool
+    def close(self, *, failed: bool = False) -> None:
+        """Delivers last answers, closes the sockets, and removes the pool unless it is to be kept.
+
+        Args:
+            failed: The loop ended by an error; the pool is kept for the next daemon then.
+        """
+        keep = failed or self._settings.keep_pool
         self._perform(self._ledger.goodbye(kept=keep))
         self._data.close(linger_ms=0)
         self._control.close(linger_ms=_LINGER_MS)
         self._trainer.close(linger_ms=_LINGER_MS)
         self._context.term()
         self._executor.close()
+        self._mailbox.close()
         self._pool.close(keep=keep)
         log.info("stopped pool_kept=%s", keep)
 

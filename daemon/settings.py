@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,12 @@ class Settings:
                 "setting slot_initial_bytes",
                 got=self.slot_initial_bytes,
                 limit=f"at most slot_max_bytes, {self.slot_max_bytes}",
+            )
+        if self.control_endpoint.startswith("tcp:") and self.data_endpoint.startswith("ipc:"):
+            raise SettingError(
+                "setting data_endpoint",
+                got=self.data_endpoint,
+                limit="a tcp address, as control_endpoint is one: other hosts cannot dial a socket of this one",
             )
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise SettingError("setting log_level", got=self.log_level, limit="debug, info, warning, error")
@@ -161,16 +168,24 @@ _WORDS = {
 }
 
 
+_KINDS: dict[str, tuple[str, set[type], Callable[[str], Any]]] = {
+    "bool": ("true or false", {bool}, lambda text: _WORDS.get(text.lower())),
+    "int": ("an integer", {int}, int),
+    "float": ("a number", {int, float}, float),
+    "str": ("a text", {str}, str),
+}
+"""Kind of a setting -> what it is called, the types that a value of it has, and how it is read from text."""
+
+
 def _parse(name: str, kind: str, value: Any) -> Any:
-    try:
-        if kind == "bool":
-            return value if isinstance(value, bool) else _WORDS[str(value).lower()]
-        if kind == "int":
-            return int(str(value).replace("_", ""))
-        return float(value) if kind == "float" else str(value)
-    except (KeyError, ValueError):
-        wanted = "true or false" if kind == "bool" else f"a {kind}"
-        raise SettingError(f"setting {name}", got=value, limit=wanted) from None
+    wanted, types, from_text = _KINDS[kind]
+    parsed = value
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            parsed = from_text(value)
+    if type(parsed) not in types:
+        raise SettingError(f"setting {name}", got=value, limit=wanted)
+    return float(parsed) if kind == "float" else parsed
 
 
 def _check_range(field: dataclasses.Field[Any], value: Any) -> None:
@@ -178,4 +193,4 @@ def _check_range(field: dataclasses.Field[Any], value: Any) -> None:
     if setting.low is None or setting.high is None:
         return
     if not setting.low <= value <= setting.high:
-        raise SettingError(f"setting {field.name}", got=value, limit=f"{setting.low:g} to {setting.high:g}")
+        raise SettingError(f"setting {field.name}", got=value, limit=f"{setting.low} to {setting.high}")

@@ -21,18 +21,20 @@ from forebay.wire import (
     Staged,
     TreeError,
     WasReset,
+    cut_spans,
     decode_manifest,
+    place_leaves,
 )
 
-from .actions import Address, Level, Reply, ReserveSlot, WriteLoan
+from .actions import Address, Reply, WriteLoan
 from .book import Book
 from .micro_batch import MicroBatch
+from .slot_supply import SlotSupply
 from .transfer import ChunkFault, Transfer
 
 _MAX_MISSING_RUNS = 1024
 _MAX_WAIT_S = 86_400
 _ANY_SIZE = 1 << 128
-_LEASE_EXPIRED = "the sender fell silent while filling"
 
 
 class Staging:
@@ -46,8 +48,7 @@ class Staging:
     def __init__(self, book: Book, when_published: Callable[[MicroBatch], None]) -> None:
         self._book = book
         self._when_published = when_published
-        self._reserving: set[int] = set()
-        self._largest_file_bytes = 0
+        self._supply = SlotSupply(book)
 
     # Offers.
 
@@ -72,7 +73,7 @@ class Staging:
         elif batch.state is MicroBatchState.FILLING:
             batch.deadline = now + self._book.settings.fill_lease_s
             self._send_grant(batch)
-        elif batch.reason == _LEASE_EXPIRED:
+        elif batch.fell_silent:
             self._admit(sender, offer, now)
         elif batch.state is MicroBatchState.DROPPED:
             words = f"this attempt for {offer.key!r} was dropped: {batch.reason}"
@@ -98,10 +99,12 @@ class Staging:
             SlotState.QUARANTINED,
         )
 
-    def _admit(
-        self, sender: Address, offer: Offer, now: float, *, replaced: MicroBatch | None = None
-    ) -> None:
-        """Takes an offer in, at the place of the entry that it replaces; if it is refused, that entry stays."""
+    def _admit(self, sender: Address, offer: Offer, now: float, *, replaced: MicroBatch | None = None) -> None:
+        """Takes an offer in, at the place of the entry that it replaces.
+
+        An offer that is refused at once leaves that entry alone; one that is taken in ends it, also if no slot can
+        be had for the new one later.
+        """
         book = self._book
         if book.draining:
             book.refuse(sender, offer.id, RefusalCode.DRAINING, "the daemon is shutting down")
@@ -142,16 +145,16 @@ class Staging:
     def _new_batch(self, sender: Address, offer: Offer, now: float) -> MicroBatch:
         limits = self._book.settings.limits
         manifest = decode_manifest(offer.manifest, limits)
-        layout = manifest.layout(limits.chunk_bytes)
+        leaf_bytes = tuple(leaf.nbytes for leaf in manifest.leaves)
         envelope = Envelope(offer.queue, offer.key, offer.attempt, offer.manifest)
         return MicroBatch(
             queue=offer.queue,
             key=offer.key,
             attempt=offer.attempt,
             envelope=msgspec.msgpack.encode(envelope),
-            layout=layout,
+            leaf_bytes=leaf_bytes,
             payload_bytes=manifest.payload_bytes,
-            body_bytes=layout.body_bytes,
+            body_bytes=place_leaves(leaf_bytes)[1],
             sender=sender,
             offer_id=offer.id,
             deadline=now + offer.wait_s,
@@ -163,72 +166,46 @@ class Staging:
     def serve_waiting(self, now: float) -> None:
         """Gives FREE slots to the offers that wait, oldest first."""
         for batch in self._book.waiting():
-            free = [
-                slot
-                for slot in self._book.slots
-                if slot.state is SlotState.FREE and slot.index not in self._reserving
-            ]
-            if not free:
+            slot = self._supply.choose(batch.file_bytes)
+            if slot is None:
                 return
-            # The smallest that fits keeps the large ones for large micro-batches; else the largest grows least.
-            fitting = [slot for slot in free if slot.slot_bytes >= batch.file_bytes]
-            slot = min(fitting or free, key=lambda slot: slot.slot_bytes if fitting else -slot.slot_bytes)
             self._book.loan(batch, slot.index)
-            if fitting:
+            if slot.slot_bytes >= batch.file_bytes:
                 self._grant(batch, now)
             else:
-                self._reserve(slot.index, batch.file_bytes)
-
-    def _reserve(self, slot: int, file_bytes: int) -> None:
-        self._reserving.add(slot)
-        self._book.do(ReserveSlot(slot, file_bytes))
+                self._supply.grow(slot.index, batch.file_bytes)
 
     def reserved(self, slot_index: int, file_bytes: int, now: float) -> None:
-        """Hears that a slot's file has grown; grants it, and grows the next FREE slot ahead of its need."""
-        self._reserving.discard(slot_index)
-        self._book.slots[slot_index].slot_bytes = file_bytes
-        self._largest_file_bytes = max(self._largest_file_bytes, file_bytes)
-        batch = self._holder_of(slot_index)
+        """Hears that a slot's file has grown; grants it to whoever it grew for."""
+        self._supply.grown(slot_index, file_bytes)
+        batch = self._grows_for(slot_index)
         if batch is not None and batch.file_bytes <= file_bytes:
             self._grant(batch, now)
         self.serve_waiting(now)
-        self._grow_ahead()
+        self._supply.grow_ahead()
 
     def reserve_failed(self, slot_index: int, words: str, now: float) -> None:
         """Hears that a slot cannot grow; whoever needed it is refused with the reason."""
-        self._reserving.discard(slot_index)
-        self._book.log(Level.WARNING, "reserve_failed", slot=slot_index, words=words)
-        # Not again ahead of need: only an offer that needs the room shall try.
-        self._largest_file_bytes = 0
-        batch = self._holder_of(slot_index)
+        self._supply.failed(slot_index, words)
+        batch = self._grows_for(slot_index)
         if batch is not None:
             self._book.refuse(batch.sender, batch.offer_id, RefusalCode.SHM_FULL, words)
             self._forget(batch, now, "shared memory is full")
         self.serve_waiting(now)
 
-    def _holder_of(self, slot_index: int) -> MicroBatch | None:
-        return next(
-            (
-                batch
-                for batch in self._book.batches.values()
-                if batch.slot == slot_index and batch.state is MicroBatchState.OFFERED
-            ),
-            None,
-        )
-
-    def _grow_ahead(self) -> None:
-        if self._reserving or self._book.draining:
-            return
-        for slot in self._book.slots:
-            if slot.state is SlotState.FREE and slot.slot_bytes < self._largest_file_bytes:
-                self._reserve(slot.index, self._largest_file_bytes)
-                return
+    def _grows_for(self, slot_index: int) -> MicroBatch | None:
+        """Returns the micro-batch that has a slot but no grant yet."""
+        batches = self._book.batches.values()
+        offered = (batch for batch in batches if batch.state is MicroBatchState.OFFERED)
+        return next((batch for batch in offered if batch.slot == slot_index), None)
 
     def _grant(self, batch: MicroBatch, now: float) -> None:
-        assert batch.layout is not None
         book = self._book
         token = secrets.randbits(64)
-        batch.transfer = Transfer(batch.slot, batch.generation, token, batch.layout.spans)
+        # Not before: an offer that only waits shall not cost memory by the bytes that it declares.
+        offsets, _ = place_leaves(batch.leaf_bytes)
+        spans = cut_spans(batch.leaf_bytes, offsets, book.settings.limits.chunk_bytes)
+        batch.transfer = Transfer(batch.slot, batch.generation, token, spans)
         batch.deadline = now + book.settings.fill_lease_s
         book.filling[batch.slot] = batch
         book.do(WriteLoan(batch.slot, batch.generation, batch.envelope, batch.body_bytes))
@@ -254,6 +231,7 @@ class Staging:
             token=transfer.token,
             missing=tuple(runs),
             received_bytes=transfer.received_bytes,
+            chunk_bytes=self._book.settings.limits.chunk_bytes,
         )
         self._book.do(Reply(batch.sender, grant))
 
@@ -277,7 +255,6 @@ class Staging:
 
     def _publish(self, batch: MicroBatch, now: float) -> None:
         self._book.publish(batch, now)
-        batch.layout = None
         if batch.sender is not None:
             self._book.do(Reply(batch.sender, Staged(id=batch.offer_id, state=batch.state)))
         self._when_published(batch)
@@ -315,7 +292,8 @@ class Staging:
         """Takes back slots whose sender fell silent and refuses offers that waited long enough."""
         for batch in list(self._book.filling.values()):
             if batch.deadline <= now:
-                self._book.drop(batch, now, _LEASE_EXPIRED)
+                batch.fell_silent = True
+                self._book.drop(batch, now, "the sender fell silent while filling")
         for batch in self._book.waiting():
             if batch.deadline <= now:
                 self._refuse_for_want_of_a_slot(batch, now)
@@ -335,7 +313,8 @@ class Staging:
         self._forget(batch, now, "no slot became free")
 
     def _describe_slot(self, index: int, now: float) -> str:
-        words = f"slot {index} {self._book.slots[index].state.name}"
+        state = "growing" if self._supply.is_growing(index) else self._book.slots[index].state.name
+        words = f"slot {index} {state}"
         batch = next((batch for batch in self._book.batches.values() if batch.slot == index), None)
         if batch is None:
             return words

@@ -36,6 +36,7 @@ class Transfer:
         self.generation = generation
         self.token = token
         self.received_bytes = 0
+        self.total_bytes = sum(span.length for span in spans)
         self._spans = spans
         self._arrived = bytearray(len(spans))
         self._missing_count = len(spans)

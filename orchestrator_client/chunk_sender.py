@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 import zmq
 
-from forebay.wire import Array, BodyLayout, ChunkHeader, FlatTree, Granted, Manifest, Span, chunk_checksum
+from forebay.wire import (
+    HEARTBEAT_MS,
+    HEARTBEAT_TIMEOUT_MS,
+    Array,
+    BodyLayout,
+    ChunkHeader,
+    FlatTree,
+    Granted,
+    Manifest,
+    Span,
+    chunk_checksum,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -19,28 +30,25 @@ class Payload:
 
     Attributes:
         manifest: What it is.
-        layout: Where its leaves go.
         leaves: The bytes of each leaf, views of the caller's arrays.
     """
 
     manifest: Manifest
-    layout: BodyLayout
     leaves: tuple[memoryview, ...]
 
     @classmethod
-    def of(cls, flat: FlatTree, manifest: Manifest, chunk_bytes: int) -> Payload:
+    def of(cls, flat: FlatTree, manifest: Manifest) -> Payload:
         """Prepares a tree that was taken apart; copies nothing."""
-        leaves = tuple(_bytes_of(array) for array in flat.arrays)
-        return cls(manifest, manifest.layout(chunk_bytes), leaves)
+        return cls(manifest, tuple(_bytes_of(array) for array in flat.arrays))
 
-    def read(self, span: Span) -> memoryview:
+    def read(self, span: Span, layout: BodyLayout) -> memoryview:
         """Returns a span's bytes: a view of one leaf, or small leaves packed with zeroed gaps."""
         if span.leaf_count == 1:
-            start = span.offset - self.layout.offsets[span.first_leaf]
+            start = span.offset - layout.offsets[span.first_leaf]
             return self.leaves[span.first_leaf][start : start + span.length]
         packed = bytearray(span.length)
         for leaf in range(span.first_leaf, span.first_leaf + span.leaf_count):
-            start = self.layout.offsets[leaf] - span.offset
+            start = layout.offsets[leaf] - span.offset
             packed[start : start + len(self.leaves[leaf])] = self.leaves[leaf]
         return memoryview(packed)
 
@@ -62,6 +70,8 @@ class ChunkSender:
         self._socket = plain.socket(zmq.PUSH)
         self._socket.sndhwm = send_chunks
         self._socket.linger = 0
+        self._socket.heartbeat_ivl = HEARTBEAT_MS
+        self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
         # Chunks wait here, not in a pipe to nobody, while there is no connection.
         self._socket.immediate = True
         self._socket.connect(endpoint)
@@ -80,9 +90,10 @@ class ChunkSender:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLOUT)
         poller.register(stop.fileno(), zmq.POLLIN)
+        layout = payload.manifest.layout(grant.chunk_bytes)
         for index in _indices(grant.missing):
-            span = payload.layout.spans[index]
-            data = payload.read(span)
+            span = layout.spans[index]
+            data = payload.read(span, layout)
             header = ChunkHeader(
                 slot=grant.slot,
                 span=index,
@@ -92,12 +103,21 @@ class ChunkSender:
                 offset=span.offset,
                 checksum=chunk_checksum(data, span.offset),
             )
-            ready = {source for source, _ in poller.poll()}
-            if stop.fileno() in ready:
+            if not self._send_when_ready(header.pack(), data, poller, stop):
                 return
+
+    def _send_when_ready(self, header: bytes, data: memoryview, poller: zmq.Poller, stop: StopSignal) -> bool:
+        """Hands a chunk over as soon as there is room; returns False if told to stop before."""
+        while True:
+            if stop.fileno() in {source for source, _ in poller.poll()}:
+                return False
+            try:
+                self._socket.send(header, zmq.SNDMORE | zmq.NOBLOCK)
+            except zmq.Again:  # the connection went between the poll and now
+                continue
             # ZeroMQ takes a message whole or not at all, so the second part never has to wait.
-            self._socket.send(header.pack(), zmq.SNDMORE)
             self._socket.send(data, copy=False)
+            return True
 
     def close(self) -> None:
         """Closes the connection; chunks that have not left are dropped."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 import uuid
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from forebay.shm import default_endpoint
 from forebay.wire import (
     Abandon,
     Await,
+    ClosedError,
     ControlReply,
     GetStatus,
     Gone,
@@ -25,8 +26,8 @@ from forebay.wire import (
     RefusedError,
     Reset,
     Status,
-    TreeError,
     TreeRegistry,
+    UsageError,
     WasReset,
     Welcome,
     default_registry,
@@ -121,6 +122,7 @@ class StagingClient:
 
         Raises:
             TreeError: The tree cannot travel; nothing was sent.
+            UsageError: The key or queue is empty, too long, or no text.
             WaitTimeoutError: Not staged in time; the attempt is abandoned.
             BrokenError: The daemon stopped.
         """
@@ -143,7 +145,7 @@ class StagingClient:
             raise
         if isinstance(reply, Refused):
             return Refusal(key, reply.code, reply.words)
-        return Staged(key, payload.manifest.payload_bytes, time.monotonic() - started)
+        return Staged(key, payload.manifest.payload_bytes, time.monotonic() - started, reply.state)
 
     async def wait(
         self, key: str, *, queue: str = "train", until: Until = "consumed", timeout_s: float = 600.0
@@ -164,6 +166,8 @@ class StagingClient:
             RefusedError: The daemon does not know the key.
             WaitTimeoutError: It did not get there in time.
         """
+        if until not in get_args(Until):
+            raise UsageError("nothing can be awaited by that name", got=until, limit=", ".join(get_args(Until)))
         request = Await(id=self._link.new_id(), queue=queue, key=key, until=MicroBatchState(until))
         reply = await self._link.ask(request, timeout_s=timeout_s, what=f"{key!r} to be {until}")
         match reply:
@@ -199,7 +203,7 @@ class StagingClient:
     @property
     def _welcome(self) -> Welcome:
         if self._link.welcome is None:
-            raise ProtocolError("the client is not connected", remedy="use it inside its async with block")
+            raise ClosedError("the staging client is not open", remedy="use it inside its async with block")
         return self._link.welcome
 
     def _data_endpoint(self) -> str:
@@ -213,15 +217,15 @@ class StagingClient:
     def _prepare(self, tree: Any, key: str, queue: str) -> tuple[Payload, bytes]:
         limits = self._welcome.limits
         for name, text in (("key", key), ("queue", queue)):
-            if not 0 < len(text.encode(errors="surrogatepass")) <= limits.max_key_bytes:
-                raise TreeError(
-                    f"the {name} is too long or empty",
+            if not _is_name(text, limits.max_key_bytes):
+                raise UsageError(
+                    f"the {name} is too long, empty or no text",
                     got=text,
                     limit=f"1 to {limits.max_key_bytes} bytes of UTF-8",
                 )
         flat = flatten(tree, registry=self._registry, limits=limits)
         manifest = describe(flat, limits)
-        return Payload.of(flat, manifest, limits.chunk_bytes), manifest.encode(limits)
+        return Payload.of(flat, manifest), manifest.encode(limits)
 
     async def _fill(
         self, exchange: Exchange, payload: Payload, deadline: float, key: str
@@ -244,6 +248,13 @@ class StagingClient:
                         grant = reply
                     case _:
                         raise _unexpected(reply)
+
+
+def _is_name(text: str, max_bytes: int) -> bool:
+    try:
+        return 0 < len(text.encode()) <= max_bytes
+    except UnicodeEncodeError:
+        return False
 
 
 def _describe_wait(key: str, grant: Granted | None, payload: Payload) -> str:

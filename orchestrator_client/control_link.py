@@ -19,6 +19,8 @@ import zmq
 import zmq.asyncio
 
 from forebay.wire import (
+    HEARTBEAT_MS,
+    HEARTBEAT_TIMEOUT_MS,
     PROTOCOL_VERSION,
     BrokenError,
     ClosedError,
@@ -40,8 +42,6 @@ from forebay.wire import (
 
 log = logging.getLogger("forebay.client")
 
-_HEARTBEAT_MS = 5_000
-_HEARTBEAT_TIMEOUT_MS = 30_000
 _LINGER_MS = 1_000
 
 
@@ -51,7 +51,7 @@ class Exchange:
     def __init__(self, link: ControlLink, request: ControlRequest) -> None:
         self._link = link
         self.request = request
-        self.replies: asyncio.Queue[ControlReply] = asyncio.Queue()
+        self.replies: asyncio.Queue[ControlReply | None] = asyncio.Queue()
 
     async def next(self, deadline: float, what: str) -> ControlReply:
         """Waits for the next answer; repeats the request while there is none.
@@ -63,6 +63,7 @@ class Exchange:
         Raises:
             WaitTimeoutError: No answer in time.
             BrokenError: The daemon said goodbye.
+            ClosedError: The client was closed.
         """
         while True:
             patience = min(self._link.retry_s, deadline - time.monotonic())
@@ -72,7 +73,9 @@ class Exchange:
                     remedy=f"see what the daemon at {self._link.endpoint} does with: forebay status",
                 )
             try:
-                reply = await asyncio.wait_for(self.replies.get(), patience)
+                # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the answer.
+                async with asyncio.timeout(patience):
+                    reply = await self.replies.get()
             except TimeoutError:
                 await self._link.send(self.request)
                 continue
@@ -82,6 +85,8 @@ class Exchange:
                     await self._link.send(self.request)
                 case Goodbye(kept=True):
                     continue  # another daemon will adopt the pool, and the repeated request with it
+                case None:
+                    raise ClosedError(f"the staging client was closed while {what} was awaited")
                 case Goodbye():
                     raise BrokenError(f"the daemon at {self._link.endpoint} stopped while {what} was awaited")
                 case _:
@@ -106,8 +111,8 @@ class ControlLink:
         self._exchanges: dict[int, Exchange] = {}
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        self._socket.heartbeat_ivl = _HEARTBEAT_MS
-        self._socket.heartbeat_timeout = _HEARTBEAT_TIMEOUT_MS
+        self._socket.heartbeat_ivl = HEARTBEAT_MS
+        self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
         self._socket.linger = _LINGER_MS
         self._reader: asyncio.Task[None] | None = None
         self._closed = False
@@ -169,8 +174,7 @@ class ControlLink:
     @contextlib.contextmanager
     def exchange(self, request: ControlRequest) -> Iterator[Exchange]:
         """Opens an exchange: answers to the request's id go to it until the block ends."""
-        if self._closed:
-            raise ClosedError("the staging client is closed", remedy="use it inside its async with block")
+        self._check_open()
         exchange = self._exchanges[request.id] = Exchange(self, request)
         try:
             yield exchange
@@ -184,13 +188,21 @@ class ControlLink:
             return await exchange.next(time.monotonic() + timeout_s, what)
 
     async def send(self, request: ControlRequest) -> None:
-        """Sends a request once."""
-        await self._socket.send(encode_message(request))
+        """Sends a request once, if there is room: with a daemon that is away this long, its repeat will do."""
+        self._check_open()
+        with contextlib.suppress(zmq.Again):
+            await self._socket.send(encode_message(request), zmq.NOBLOCK)
 
     def send_last(self, request: ControlRequest) -> None:
         """Sends a request whose answer nobody waits for, also while the calling task is being cancelled."""
+        if self._closed:
+            return
         with contextlib.suppress(zmq.Again):
             zmq.Socket.shadow(self._socket.underlying).send(encode_message(request), zmq.NOBLOCK)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the staging client is closed", remedy="use it inside its async with block")
 
     async def _read(self) -> None:
         while True:
@@ -211,6 +223,8 @@ class ControlLink:
         if self._closed:
             return
         self._closed = True
+        for exchange in self._exchanges.values():
+            exchange.replies.put_nowait(None)
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)

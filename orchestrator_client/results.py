@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from forebay.wire import RefusalCode
+from forebay.wire import MicroBatchState, RefusalCode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -14,12 +14,15 @@ class Staged:
     Attributes:
         key: Its key.
         payload_bytes: Bytes of its leaves.
+        state: Where it was when the daemon answered; an answer to a repeated call may say that it is on the device
+            or consumed by now, or was dropped or lost since.
         seconds: From the call to the publication.
     """
 
     key: str
     payload_bytes: int
     seconds: float
+    state: MicroBatchState = MicroBatchState.READY
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

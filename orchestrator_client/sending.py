@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import zmq
 
-from forebay.wire import Granted
+from forebay.wire import ClosedError, Granted
 
 from .chunk_sender import ChunkSender, Payload, StopSignal
 
@@ -26,10 +26,17 @@ class Wire:
         self.turn = asyncio.Lock()
         self._context = context
         self._send_chunks = send_chunks
+        self._closed = False
         self._sender: ChunkSender | None = None
 
     def sender(self, endpoint: str) -> ChunkSender:
-        """Returns the sender to an endpoint; a daemon that was restarted may have another. Needs the turn."""
+        """Returns the sender to an endpoint; a daemon that was restarted may have another. Needs the turn.
+
+        Raises:
+            ClosedError: The client was closed meanwhile.
+        """
+        if self._closed:
+            raise ClosedError("the staging client is closed", remedy="use it inside its async with block")
         if self._sender is None or self._sender.endpoint != endpoint:
             if self._sender is not None:
                 self._sender.close()
@@ -39,6 +46,7 @@ class Wire:
     async def close(self) -> None:
         """Closes the connection once whoever has the turn is done."""
         async with self.turn:
+            self._closed = True
             if self._sender is not None:
                 self._sender.close()
                 self._sender = None
@@ -98,8 +106,10 @@ class Sending:
         stop.set()
         if not self._has_turn:
             task.cancel()
-        await _outlast(task)
-        stop.close()
+        try:
+            await _outlast(task)
+        finally:
+            stop.close()
         if not task.cancelled():
             task.result()
 

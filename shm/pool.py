@@ -41,7 +41,7 @@ def holder_path(pool: Path, holder: str) -> Path:
     """Returns the lock file of a holder.
 
     Raises:
-        HostError: The name is not one that `new_holder_name` could have made.
+        HostError: The name could lead out of the holders' folder.
     """
     if not (0 < len(holder) <= 64 and holder.isascii() and holder.isalnum()):
         raise HostError("not a holder's name", got=holder, limit="1 to 64 letters and digits")
@@ -137,10 +137,11 @@ class Pool:
             # Not in place: somebody removed the folder, and what lies there now may be another daemon's.
             self._lock.close()
             return
+        # First of all, so that a removal cut short never looks like the pool of before to a trainer that has its
+        # old slots mapped. A trainer may be adding its lock right now.
+        shutil.rmtree(self.path / HOLDERS_NAME, ignore_errors=True)
         for index in _present_slots(self.path):
             slot_path(self.path, index).unlink(missing_ok=True)
-        # A trainer may be adding its lock right now.
-        shutil.rmtree(self.path / HOLDERS_NAME, ignore_errors=True)
         (self.path / HEADER_NAME).unlink(missing_ok=True)
         self._lock.close(remove=True)
         # Foreign files, or a daemon that just came, keep the folder.

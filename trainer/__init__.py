@@ -2,5 +2,6 @@
 
 from .attached_queue import AttachedQueue, attach
 from .batch import Batch
+from .promotions import PromotionError
 
-__all__ = ["AttachedQueue", "Batch", "attach"]
+__all__ = ["AttachedQueue", "Batch", "PromotionError", "attach"]

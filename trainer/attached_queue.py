@@ -18,10 +18,12 @@ from forebay.wire import (
     Lend,
     Limits,
     MicroBatchGoneError,
+    MicroBatchState,
     Promoted,
     TreeRegistry,
     WaitTimeoutError,
     default_registry,
+    printable,
     unflatten,
 )
 
@@ -29,12 +31,13 @@ from .batch import Batch
 from .daemon_link import DaemonLink
 from .host_batch import SlotReader
 from .placement import targets
-from .promotions import Entry, OnDevice, Promotions
+from .promotions import Entry, OnDevice, PromotionError, Promotions
 from .transfer import put_on_device
 
 log = logging.getLogger("forebay.trainer")
 
 _AHEAD = 1
+_CLOSE_S = 60.0
 
 
 def attach(
@@ -52,14 +55,18 @@ def attach(
         queue: The queue's name; one live trainer a queue.
         endpoint: The daemon's trainer endpoint; default the one of this user's daemon.
         shardings: Where leaves go: None for JAX's default device, a sharding, a device, a pytree prefix of
-            those with the micro-batch's own containers, or a function of a leaf's path and host array.
+            those with the micro-batch's own containers, or a function of a leaf's path and
+            `jax.ShapeDtypeStruct`.
         registry: Classes that may occur in trees.
         cast_64bit: Narrow 64-bit leaves where JAX's 64-bit mode is off, instead of refusing them.
         timeout_s: Seconds to wait for the daemon.
 
     Returns:
-        The attached queue, a context manager. Fork no process from this one while it is attached: the child
-        would keep the lock that tells that this trainer is alive.
+        The attached queue, a context manager. From the first `take` on, one micro-batch is promoted ahead;
+        leaving the context while it waits on the device reports it lost, and the orchestrator may send it
+        again. Promotion has a thread of its own: JAX settings that hold for one thread, such as
+        `jax.default_device` as a context manager, do not reach it. Fork no process from this one while it is
+        attached: the child would keep the lock that tells that this trainer is alive.
 
     Raises:
         WaitTimeoutError: No daemon answered; the message names address and setting.
@@ -127,12 +134,16 @@ class AttachedQueue:
             WaitTimeoutError: None came in time.
             MicroBatchGoneError: That key was trained, dropped or lost, and will not come.
             TreeError: It cannot be had on the device; it is dropped, with this as the reason.
+            PromotionError: It could not be promoted now, for example for want of device memory; it stays in
+                its slot, and the next call tries again.
             ClosedError: The queue is closed.
         """
         with self._changed:
-            taken, entry = self._wait_for(key, timeout_s)
-            self._changed.notify_all()
-        self._link.demand_changed()
+            try:
+                taken, entry = self._wait_for(key, timeout_s)
+            finally:
+                self._changed.notify_all()
+                self._link.demand_changed()
         if isinstance(entry, Exception):
             raise entry
         return Batch(
@@ -140,10 +151,11 @@ class AttachedQueue:
         )
 
     def _wait_for(self, key: str | None, timeout_s: float) -> tuple[str, Entry]:
+        self._books.ask()
         if key is not None:
             self._books.want(key)
-            self._link.demand_changed()
-            self._changed.notify_all()
+        self._link.demand_changed()
+        self._changed.notify_all()
         try:
             found = self._changed.wait_for(lambda: self._look_for(key), timeout_s)
             if found is None:
@@ -173,8 +185,8 @@ class AttachedQueue:
 
     def _finish(self, key: str, dropped_because: str) -> None:
         with self._changed:
-            self._books.finish(key)
-        self._link.report(Finished(holder="", key=key, reason=dropped_because))
+            attempt = self._books.finish(key)
+        self._link.report(Finished(holder="", key=key, attempt=attempt, reason=printable(dropped_because)))
 
     def close(self) -> None:
         """Detaches; what was lent goes back, what is on the device and unfinished is reported lost."""
@@ -184,7 +196,12 @@ class AttachedQueue:
             self._closed = True
             self._changed.notify_all()
         # The transfer under way must end before the lock that guards its slot is let go.
-        self._promoter.join()
+        self._promoter.join(_CLOSE_S)
+        if self._promoter.is_alive():
+            raise WaitTimeoutError(
+                f"queue {self.name!r} waited {_CLOSE_S:g} s for the transfer under way to end ({self._books!r})",
+                remedy="end this process; its slots stay lent until then",
+            )
         self._link.close()
         self._books.drop_promoted()
 
@@ -213,17 +230,31 @@ class AttachedQueue:
     def _promote(self, lend: Lend, reader: SlotReader) -> None:
         try:
             entry: Entry = self._on_device(lend, reader)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to whoever takes this batch
+        except ForebayError as error:
             entry = error
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to whoever takes this batch
+            entry = PromotionError(
+                f"micro-batch {lend.key!r} could not be promoted: {error}",
+                remedy="it is still in its slot: make room on the device and take it again",
+            )
+            entry.__cause__ = error
         with self._changed:
-            self._books.end(entry)
             # Once the pool is another, the slot's number means something else there.
             slot = lend.slot if reader is self._reader else -1
-            if isinstance(entry, Exception):
+            if slot < 0 and isinstance(entry, PromotionError):
+                entry = MicroBatchGoneError(lend.key, MicroBatchState.LOST, "its pool is gone")
+            self._books.end(entry)
+            if isinstance(entry, Exception) and not isinstance(entry, PromotionError):
                 self._link.report(
-                    Finished(holder="", key=lend.key, slot=slot, generation=lend.generation, reason=repr(entry))
+                    Finished(
+                        holder="",
+                        key=lend.key,
+                        slot=slot,
+                        generation=lend.generation,
+                        reason=printable(repr(entry)),
+                    )
                 )
-            elif slot >= 0:
+            elif isinstance(entry, OnDevice) and slot >= 0:
                 self._link.report(Promoted(holder="", key=lend.key, slot=slot, generation=lend.generation))
             self._changed.notify_all()
         self._link.demand_changed()
@@ -246,7 +277,9 @@ class AttachedQueue:
         """See `Holdings`."""
         with self._changed:
             self._books.attached(same_pool=same_pool)
-            if not same_pool:
+            if self._reader is not None and same_pool:
+                self._reader.limits = limits
+            else:
                 self._reader = SlotReader(pool, limits)
             self._changed.notify_all()
 

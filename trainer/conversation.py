@@ -1,7 +1,7 @@
 """What the trainer says to the daemon, and when it says it again. No socket, no clock, no thread.
 
 What the trainer reports is repeated until the daemon confirms it, and a daemon that does not know this trainer,
-since it was restarted, is told anew what the trainer holds. So neither a lost message nor a restart strands a slot.
+since it was restarted, is told anew what the trainer holds. So no lost message and no restart strands a slot.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Conversation:
         self._same_pool = False
         self._last_id = 0
         self._taken_s = _TAKEN_RETRY_S
-        self._again_at = 0.0
+        self._again_at: float | None = None
         self._unconfirmed: dict[int, Report] = {}
 
     @property
@@ -115,11 +115,20 @@ class Conversation:
         """Whether everything that was reported is confirmed."""
         return not self._unconfirmed
 
+    @property
+    def unconfirmed(self) -> tuple[Report, ...]:
+        """What was reported and not confirmed."""
+        return tuple(self._unconfirmed.values())
+
     def look(self, now: float) -> list[TrainerRequest]:
         """Begins, or begins again."""
         self.phase = Phase.LOOKING
         self._again_at = now + self._retry_s
         return [FindPool(id=self._new_id(), version=PROTOCOL_VERSION)]
+
+    def reconnected(self, now: float) -> list[TrainerRequest]:
+        """Hears that the connection is a new one: the daemon behind it may be new too, and know nothing."""
+        return self.look(now) if self.phase is not Phase.FAILED else []
 
     def report(self, report: Report) -> list[TrainerRequest]:
         """Says something that must be confirmed; while not attached, once it is."""
@@ -136,7 +145,13 @@ class Conversation:
 
     def tick(self, now: float) -> list[TrainerRequest]:
         """Says again what is not confirmed; due at `next_deadline`."""
-        if now < self._again_at or self.phase is Phase.FAILED:
+        if self._has_nothing_to_say():
+            self._again_at = None
+            return []
+        if self._again_at is None:
+            # What there is to say was said just now.
+            self._again_at = now + self._retry_s
+        if now < self._again_at:
             return []
         if self.phase is Phase.LOOKING:
             return self.look(now)
@@ -144,15 +159,20 @@ class Conversation:
         return [*self._unconfirmed.values(), *self.want()]
 
     def next_deadline(self) -> float | None:
-        """Returns when to tick, or None while there is nothing that could be said again."""
-        if self.phase is Phase.ATTACHED and self.is_settled and not self._holdings.demand()[2]:
+        """Returns when to tick, at once for a past time, or None while there is nothing to say again."""
+        if self._has_nothing_to_say():
             return None
-        return None if self.phase is Phase.FAILED else self._again_at
+        return 0.0 if self._again_at is None else self._again_at
+
+    def _has_nothing_to_say(self) -> bool:
+        if self.phase is Phase.ATTACHED:
+            return self.is_settled and not self._holdings.demand()[2]
+        return self.phase is Phase.FAILED
 
     def heard(self, reply: TrainerReply, now: float) -> list[TrainerRequest]:
         """Takes what the daemon says."""
         match reply:
-            case PoolFound():
+            case PoolFound() if self.phase is Phase.LOOKING:
                 return self._pool_found(reply)
             case Attached():
                 return self._attached(reply, now)
@@ -173,7 +193,9 @@ class Conversation:
             self._fail(found.version)
             return []
         self._pool = Path(found.pool)
-        self._holder, self._same_pool = self._lock_in(self._pool)
+        self._holder, is_locked = self._lock_in(self._pool)
+        # Not by the lock alone: of two answers to a repeated question the second finds it locked by the first.
+        self._same_pool = self._same_pool and is_locked
         if not self._same_pool:
             self._forget_slots()
         attach = Attach(
@@ -192,6 +214,7 @@ class Conversation:
         self._taken_s = _TAKEN_RETRY_S
         self._again_at = now + self._retry_s
         self._holdings.attached(self._pool, attached.limits, same_pool=self._same_pool)
+        self._same_pool = True
         self._unconfirmed = {
             number: msgspec.structs.replace(report, holder=self._holder)
             for number, report in self._unconfirmed.items()

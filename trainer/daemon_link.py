@@ -14,9 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from forebay.shm import FileLock, holder_path
 from forebay.wire import (
+    HEARTBEAT_MS,
+    HEARTBEAT_TIMEOUT_MS,
     BrokenError,
     Detach,
     ForebayError,
@@ -34,9 +37,8 @@ from .conversation import Conversation, Holdings, Phase, Report
 
 log = logging.getLogger("forebay.trainer")
 
-_HEARTBEAT_MS = 5_000
-_HEARTBEAT_TIMEOUT_MS = 30_000
 _CLOSE_S = 2.0
+_QUEUED_MESSAGES = 64  # what is repeated while the daemon is away piles up to here
 
 
 class DaemonLink:
@@ -75,8 +77,11 @@ class DaemonLink:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
-        self._socket.heartbeat_ivl = _HEARTBEAT_MS
-        self._socket.heartbeat_timeout = _HEARTBEAT_TIMEOUT_MS
+        self._socket.sndhwm = _QUEUED_MESSAGES
+        self._socket.heartbeat_ivl = HEARTBEAT_MS
+        self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+        self._connections = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._connection_count = 0
         self._thread = threading.Thread(target=self._run, name="forebay-link", daemon=True)
 
     def attach(self, timeout_s: float) -> None:
@@ -96,8 +101,7 @@ class DaemonLink:
                 remedy="set trainer_endpoint (FOREBAY_TRAINER_ENDPOINT) to the daemon's address",
             ) from error
         self._thread.start()
-        self._attached_once.wait(timeout_s)
-        if self._conversation.phase is Phase.ATTACHED:
+        if self._attached_once.wait(timeout_s) and self._conversation.phase is not Phase.FAILED:
             return
         raise self._conversation.refusal or WaitTimeoutError(
             f"no daemon answered at trainer_endpoint {self.endpoint} within {timeout_s:g} s",
@@ -111,7 +115,8 @@ class DaemonLink:
 
     def report(self, report: Report) -> None:
         """Says something to the daemon until it is confirmed; safe from any thread."""
-        self._post(lambda: self._conversation.report(report))
+        if not self._post(lambda: self._conversation.report(report)):
+            log.warning("report_undelivered report=%s", report)
 
     def demand_changed(self) -> None:
         """Has the present demand stated; safe from any thread."""
@@ -130,11 +135,13 @@ class DaemonLink:
         self._close_by = time.monotonic() + _CLOSE_S
         return []
 
-    def _post(self, say: Callable[[], Sequence[TrainerRequest]]) -> None:
+    def _post(self, say: Callable[[], Sequence[TrainerRequest]]) -> bool:
+        """Has something said on the thread; returns whether that is still alive to say it."""
         with self._wake_lock:
             if self._wake_fd >= 0:
                 self._outbox.append(say)
                 os.eventfd_write(self._wake_fd, 1)
+            return self._wake_fd >= 0
 
     # On the thread.
 
@@ -159,9 +166,11 @@ class DaemonLink:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._wake_fd, zmq.POLLIN)
+        poller.register(self._connections, zmq.POLLIN)
         self._say(self._conversation.look(time.monotonic()))
         while not self._is_over():
             poller.poll(self._poll_ms())
+            self._notice_reconnection()
             self._take_outbox()
             self._receive()
             self._say(self._conversation.tick(time.monotonic()))
@@ -169,6 +178,13 @@ class DaemonLink:
                 self._attached_once.set()
             elif self._conversation.phase is Phase.FAILED and self._conversation.refusal is not None:
                 raise self._conversation.refusal
+
+    def _notice_reconnection(self) -> None:
+        while self._connections.poll(0):
+            recv_monitor_message(self._connections)
+            self._connection_count += 1
+            if self._connection_count > 1:
+                self._say(self._conversation.reconnected(time.monotonic()))
 
     def _is_over(self) -> bool:
         if self._close_by is None:
@@ -225,6 +241,10 @@ class DaemonLink:
             self._lock = None
 
     def _release(self) -> None:
+        for report in self._conversation.unconfirmed:
+            log.warning("report_unconfirmed report=%s", report)
+        self._socket.disable_monitor()
+        self._connections.close()
         self._socket.close()
         self._context.term()
         self._let_go()

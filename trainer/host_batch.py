@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from forebay.shm import SlotView
-from forebay.wire import Array, Lend, Limits, Manifest, decode_manifest, dtype_of
+from forebay.wire import Array, HostError, Lend, Limits, Manifest, decode_manifest, dtype_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class SlotReader:
 
     Args:
         pool: The pool's folder.
-        limits: The daemon's limits, for the manifests.
+        limits: The daemon's limits, for the manifests; a daemon that was restarted may have others.
     """
 
     def __init__(self, pool: Path, limits: Limits) -> None:
+        self.limits = limits
         self._pool = pool
-        self._limits = limits
         self._slots: dict[int, SlotView] = {}
 
     def read(self, lend: Lend) -> HostBatch:
@@ -58,14 +58,16 @@ class SlotReader:
         if slot is None or slot.file_bytes < lend.file_bytes:
             slot = self._slots[lend.slot] = SlotView(self._pool, lend.slot)
         envelope, body = slot.read(lend.generation)
-        manifest = decode_manifest(envelope.manifest, self._limits)
+        if envelope.key != lend.key:
+            raise HostError(f"slot {lend.slot} holds another micro-batch", got=envelope.key, limit=lend.key)
+        manifest = decode_manifest(envelope.manifest, self.limits)
         return HostBatch(
             key=lend.key,
             attempt=envelope.attempt,
             slot=lend.slot,
             generation=lend.generation,
             manifest=manifest,
-            views=_views(manifest, body, self._limits),
+            views=_views(manifest, body, self.limits),
             body=body,
         )
 

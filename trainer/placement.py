@@ -15,8 +15,8 @@ Device: TypeAlias = Any  # jax.Device, which type checkers take for a variable
 Target: TypeAlias = Sharding | Device | None
 """Where one leaf goes; None is JAX's default device."""
 
-ShardingFunction: TypeAlias = Callable[[str, Array], Target]
-"""Maps a leaf's path and host array to where it goes."""
+ShardingFunction: TypeAlias = Callable[[str, jax.ShapeDtypeStruct], Target]
+"""Maps a leaf's path, shape and dtype to where it goes; never its bytes, which lie in a slot."""
 
 
 def targets(shardings: Any, manifest: Manifest, views: tuple[Array, ...], registry: TreeRegistry) -> list[Target]:
@@ -36,7 +36,10 @@ def targets(shardings: Any, manifest: Manifest, views: tuple[Array, ...], regist
         TreeError: The prefix does not fit the micro-batch; the message names the path.
     """
     if callable(shardings) and not isinstance(shardings, Sharding | jax.Device):
-        return [shardings(path, view) for path, view in zip(manifest.paths, views, strict=True)]
+        return [
+            shardings(path, jax.ShapeDtypeStruct(view.shape, view.dtype))
+            for path, view in zip(manifest.paths, views, strict=True)
+        ]
     return list(_broadcast(shardings, manifest.structure, ROOT, registry))
 
 
@@ -72,8 +75,8 @@ def _descend(
 
 def _children_of(prefix: Any, node: Node, path: str, registry: TreeRegistry) -> list[Any]:
     match node:
-        case Dict(keys=keys) if isinstance(prefix, dict) and prefix.keys() == set(keys):
-            return [prefix[key] for key in keys]
+        case Dict() if isinstance(prefix, dict):
+            return _values_of(prefix, node, path)
         case Record(name=name, fields=fields) if isinstance(prefix, registry.of_name(name, fields, path).cls):
             return [getattr(prefix, field) for field in fields]
         case List(children=children) if type(prefix) is list and len(prefix) == len(children):
@@ -82,6 +85,18 @@ def _children_of(prefix: Any, node: Node, path: str, registry: TreeRegistry) -> 
             return list(prefix)
     raise TreeError(
         f"the shardings do not fit the micro-batch at {path}",
-        got=f"{type(prefix).__name__}",
+        got=type(prefix).__name__,
         limit=f"a sharding, a device, None, or a {type(node).__name__.lower()} as in the micro-batch",
     )
+
+
+def _values_of(prefix: dict[Any, Any], node: Dict, path: str) -> list[Any]:
+    """Returns the shardings of a dict's values; static values need none."""
+    needed = {key for key, child in zip(node.keys, node.children, strict=True) if not isinstance(child, Static)}
+    missing, surplus = needed - prefix.keys(), prefix.keys() - set(node.keys)
+    if missing or surplus:
+        raise TreeError(
+            f"the shardings do not fit the micro-batch's keys at {path}",
+            got=f"{sorted(map(str, missing))} missing, {sorted(map(str, surplus))} too many",
+        )
+    return [prefix.get(key) for key in node.keys]

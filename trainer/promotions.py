@@ -6,7 +6,7 @@ import dataclasses
 from collections import OrderedDict
 from typing import Any
 
-from forebay.wire import KeyGone, Lend
+from forebay.wire import HostError, KeyGone, Lend
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,6 +26,10 @@ class OnDevice:
 
 Entry = OnDevice | Exception
 """What a promotion ended in; an exception belongs to whoever takes the micro-batch."""
+
+
+class PromotionError(HostError):
+    """A micro-batch could not be promoted for a reason that may pass; it stays in its slot, and is next again."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -49,10 +53,11 @@ class Promotions:
         self._newest: dict[int, int] = {}
         self._under_way: _Promotion | None = None
         self._promoted: OrderedDict[str, Entry] = OrderedDict()
+        self._to_try_again: dict[str, Lend] = {}
         self._unfinished: dict[str, str] = {}
-        self._credit_total = 0
         self._credit_used = 0
         self._wanted: list[str] = []
+        self._was_asked = False
         self._gone: dict[str, KeyGone] = {}
 
     def __repr__(self) -> str:
@@ -68,7 +73,8 @@ class Promotions:
         if not same_pool:
             self._lent.clear()
             self._newest.clear()
-        self._credit_total = self._credit_used = 0
+            self._to_try_again.clear()
+        self._credit_used = 0
 
     def lent(self, lend: Lend) -> None:
         """Notes a lend, once a slot and generation.
@@ -88,7 +94,8 @@ class Promotions:
 
     def held(self) -> tuple[tuple[int, int], ...]:
         """Returns (slot, generation) of what is lent and not released."""
-        lends = [*self._lent.values(), *([self._under_way.lend] if self._under_way else [])]
+        under_way = [self._under_way.lend] if self._under_way else []
+        lends = [*self._lent.values(), *self._to_try_again.values(), *under_way]
         return tuple((lend.slot, lend.generation) for lend in lends)
 
     def on_device(self) -> tuple[tuple[str, str], ...]:
@@ -97,11 +104,13 @@ class Promotions:
         return tuple((self._unfinished | under_way).items())
 
     def demand(self) -> tuple[int, tuple[str, ...], bool]:
-        """Returns the credit total, the wanted keys, and whether any of it is unmet."""
+        """Returns the credit total, the wanted keys, and whether any of it is unmet.
+
+        Nothing is asked for before the first take: who attaches only to look should cost no micro-batch.
+        """
         waiting = len(self._lent) + len(self._promoted) + (self._under_way is not None)
-        self._credit_total = max(self._credit_total, self._credit_used + self._ahead - waiting)
-        is_unmet = self._credit_total > self._credit_used or bool(self._wanted)
-        return self._credit_total, tuple(self._wanted), is_unmet
+        room = max(0, self._ahead - waiting) if self._was_asked else 0
+        return self._credit_used + room, tuple(self._wanted), bool(room or self._wanted)
 
     # What the promoter does.
 
@@ -128,8 +137,14 @@ class Promotions:
         self._promoted[lend.key] = entry
         if isinstance(entry, OnDevice):
             self._unfinished[lend.key] = attempt
+        elif isinstance(entry, PromotionError):
+            self._to_try_again[lend.key] = lend
 
     # What the trainer does.
+
+    def ask(self) -> None:
+        """Notes that somebody takes micro-batches."""
+        self._was_asked = True
 
     def want(self, key: str) -> None:
         """Asks for a key out of order."""
@@ -153,13 +168,17 @@ class Promotions:
             key = next((key for key in self._promoted if key not in self._wanted), None)
         if key is None:
             return None
-        if key in self._promoted:
-            return key, self._promoted.pop(key)
-        return self._gone.pop(key, None)
+        if key not in self._promoted:
+            return self._gone.pop(key, None)
+        if key in self._to_try_again:
+            lend = self._to_try_again.pop(key)
+            self._lent[lend.slot] = lend
+            self._lent.move_to_end(lend.slot, last=False)
+        return key, self._promoted.pop(key)
 
-    def finish(self, key: str) -> None:
-        """Notes that a micro-batch is consumed or given up."""
-        self._unfinished.pop(key, None)
+    def finish(self, key: str) -> str:
+        """Notes that a micro-batch is consumed or given up; returns its attempt."""
+        return self._unfinished.pop(key, "")
 
     def drop_promoted(self) -> None:
         """Lets go of what nobody has taken."""

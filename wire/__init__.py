@@ -59,7 +59,7 @@ from .lending import (
     decode_trainer_reply,
     decode_trainer_request,
 )
-from .limits import GIB, MIB, Limits
+from .limits import GIB, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MIB, UNLIMITED, Limits
 from .manifest import CODECS, RAW, BodyLayout, LeafSpec, Manifest, decode_manifest, describe
 from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
 from .registry import RecordType, TreeRegistry, default_registry, register_type
@@ -80,12 +80,15 @@ __all__ = [
     "DTYPES",
     "GIB",
     "GONE",
+    "HEARTBEAT_MS",
+    "HEARTBEAT_TIMEOUT_MS",
     "LEAF_ALIGNMENT",
     "MIB",
     "MICRO_BATCH_TRANSITIONS",
     "PROTOCOL_VERSION",
     "RAW",
     "REFUSAL_MEANINGS",
+    "UNLIMITED",
     "Abandon",
     "Array",
     "Attach",

@@ -85,7 +85,9 @@ class Granted(Message, frozen=True):
         generation: Slot generation.
         token: Names this grant in every chunk.
         missing: (first, count) runs of span indices that have not arrived.
-        received_bytes: Bytes that have arrived; tells a repeated offer whether the data still moves.
+        received_bytes: Bytes that have arrived, gaps between small leaves included; tells a repeated offer
+            whether the data still moves.
+        chunk_bytes: How the body is cut; a daemon that was restarted may cut it otherwise.
     """
 
     attempt: str
@@ -94,6 +96,7 @@ class Granted(Message, frozen=True):
     token: int
     missing: tuple[tuple[int, int], ...]
     received_bytes: int
+    chunk_bytes: int
 
 
 class Staged(Message, frozen=True):
@@ -132,6 +135,7 @@ class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""
     payload_bytes: int = 0
     received_bytes: int = 0
+    expected_bytes: int = 0
     age_s: float = 0.0
     holder: Peer | None = None
 

@@ -60,6 +60,7 @@ class Finished(Message, frozen=True):
     """A micro-batch is consumed, or was dropped by the trainer; answered by `Done`.
 
     Attributes:
+        attempt: The stage call that it came by, for a daemon that was restarted since.
         slot: The slot, if the trainer still holds it, else -1.
         generation: That slot's generation.
         reason: Empty if consumed, else why it was dropped.
@@ -67,6 +68,7 @@ class Finished(Message, frozen=True):
 
     holder: str
     key: str
+    attempt: str = ""
     slot: int = -1
     generation: int = 0
     reason: str = ""

@@ -7,6 +7,12 @@ import msgspec
 MIB = 1 << 20
 GIB = 1 << 30
 
+HEARTBEAT_MS = 5_000
+"""ZeroMQ's own heartbeat, on every socket: how a peer that vanished without a word is noticed."""
+
+HEARTBEAT_TIMEOUT_MS = 30_000
+"""Silence after which ZeroMQ gives a connection up; it makes a new one by itself."""
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Upper bounds on one micro-batch and on the messages about it.
@@ -26,3 +32,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_micro_batch_bytes: int = 8 * GIB
     max_key_bytes: int = 256
     chunk_bytes: int = MIB
+
+
+UNLIMITED = Limits(
+    max_leaves=1 << 31,
+    max_depth=256,
+    max_manifest_bytes=1 << 40,
+    max_micro_batch_bytes=1 << 62,
+    max_key_bytes=1 << 20,
+)
+"""For what another side has accepted already."""

@@ -37,7 +37,6 @@ MICRO_BATCH_TRANSITIONS: dict[tuple[MicroBatchState, MicroBatchEvent], MicroBatc
     (_S.FILLING, _E.DROP): _S.DROPPED,
     (_S.READY, _E.PROMOTE): _S.ON_DEVICE,
     (_S.READY, _E.DROP): _S.DROPPED,
-    (_S.READY, _E.LOSE): _S.LOST,
     (_S.ON_DEVICE, _E.CONSUME): _S.CONSUMED,
     (_S.ON_DEVICE, _E.DROP): _S.DROPPED,
     (_S.ON_DEVICE, _E.LOSE): _S.LOST,
