@@ -93,7 +93,7 @@ class Book:
         self.peers: OrderedDict[Address, Peer] = OrderedDict()
         self.counters: Counter[str] = Counter()
         self._finished: OrderedDict[tuple[str, str], MicroBatch] = OrderedDict()
-        self._superseded: OrderedDict[tuple[str, str, str], Refused] = OrderedDict()
+        self._refused: OrderedDict[tuple[str, str, str], Refused] = OrderedDict()
         self._awaiting: dict[tuple[str, str], dict[tuple[Address, int], Awaiting]] = {}
         self._sequence = 0
         self._actions: list[Action] = []
@@ -124,6 +124,17 @@ class Book:
         self.log(Level.WARNING, "refuse", code=code.value, words=words)
         self.reply(to, Refused(id=request_id, code=code, words=words))
 
+    def refuse_attempt(self, batch: MicroBatch, code: RefusalCode, words: str) -> None:
+        """Refuses a stage call that was taken in before, now and whenever it is repeated.
+
+        Its repeat may be on its way already; taken for a new offer, it would hold a slot that nobody fills.
+        """
+        attempt = (batch.queue, batch.key, batch.attempt)
+        refusal = Refused(id=batch.offer_id, code=code, words=words)
+        _remember(self._refused, attempt, refusal, self.settings.remembered_keys)
+        if not batch.was_published:
+            self.refuse(batch.sender, batch.offer_id, code, words)
+
     # Looking up.
 
     def queue(self, name: str) -> TrainQueue:
@@ -138,9 +149,9 @@ class Book:
         """Returns the micro-batch of a key: alive, or its remembered outcome."""
         return self.batches.get((queue, key)) or self._finished.get((queue, key))
 
-    def superseded(self, queue: str, key: str, attempt: str) -> Refused | None:
-        """Returns what an attempt was refused with when a newer one took its place."""
-        return self._superseded.get((queue, key, attempt))
+    def refusal_of(self, queue: str, key: str, attempt: str) -> Refused | None:
+        """Returns what an attempt that was once taken in was refused with after all."""
+        return self._refused.get((queue, key, attempt))
 
     def waiting(self) -> list[MicroBatch]:
         """Returns the offers that have no slot yet, oldest first."""
@@ -207,15 +218,9 @@ class Book:
 
     def supersede(self, batch: MicroBatch, now: float) -> None:
         """Ends a micro-batch whose key a newer attempt takes over, and tells whoever still sends it."""
-        refusal = Refused(
-            id=batch.offer_id,
-            code=RefusalCode.REPLACED,
-            words=f"a newer attempt for {batch.key!r} took this one's place",
+        self.refuse_attempt(
+            batch, RefusalCode.REPLACED, f"a newer attempt for {batch.key!r} took this one's place"
         )
-        attempt = (batch.queue, batch.key, batch.attempt)
-        _remember(self._superseded, attempt, refusal, self.settings.remembered_keys)
-        if not batch.was_published:
-            self.reply(batch.sender, refusal)
         # Those who await the key await the newer attempt from now on.
         waits = self._awaiting.pop((batch.queue, batch.key), None)
         self.drop(batch, now, "replaced")

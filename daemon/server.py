@@ -61,7 +61,7 @@ class Server:
         me = this_peer("forebay daemon")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._pool = Pool(
-            Path(settings.pool).absolute(),
+            Path(settings.pool),
             slot_count=settings.slots,
             slot_bytes=settings.slot_initial_bytes,
             peer=me,

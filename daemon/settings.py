@@ -42,6 +42,9 @@ def _setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+_MAX_PORT = 65_535
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of one daemon; each is described by its `Setting` metadata."""
@@ -84,14 +87,35 @@ class Settings:
                 got=self.slot_initial_bytes,
                 limit=f"at most slot_max_bytes, {self.slot_max_bytes}",
             )
+        self._check_endpoints()
+        if not self.pool.startswith("/"):
+            raise SettingError("setting pool", got=self.pool, limit="an absolute path, on a tmpfs")
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise SettingError("setting log_level", got=self.log_level, limit="debug, info, warning, error")
+
+    def _check_endpoints(self) -> None:
         if self.control_endpoint.startswith("tcp:") and self.data_endpoint.startswith("ipc:"):
             raise SettingError(
                 "setting data_endpoint",
                 got=self.data_endpoint,
                 limit="a tcp address, as control_endpoint is one: other hosts cannot dial a socket of this one",
             )
-        if self.log_level not in ("debug", "info", "warning", "error"):
-            raise SettingError("setting log_level", got=self.log_level, limit="debug, info, warning, error")
+        if not self.trainer_endpoint.startswith("ipc:"):
+            raise SettingError(
+                "setting trainer_endpoint",
+                got=self.trainer_endpoint,
+                limit="an ipc address: trainers share this host's memory",
+            )
+        ports = (self.control_endpoint, self.data_endpoint)
+        for name, address in zip(("control_endpoint", "data_endpoint"), ports, strict=True):
+            port = address.rpartition(":")[2]
+            if address.startswith("tcp:") and port.isdecimal() and int(port) > _MAX_PORT:
+                raise SettingError(f"setting {name}", got=address, limit=f"a port up to {_MAX_PORT}")
+        fixed = [address for address in (*ports, self.trainer_endpoint) if not address.endswith(":*")]
+        if len(set(fixed)) != len(fixed):
+            raise SettingError(
+                "settings control_endpoint, data_endpoint, trainer_endpoint", got=fixed, limit="three addresses"
+            )
 
     @property
     def limits(self) -> Limits:

@@ -54,7 +54,7 @@ class Staging:
 
     def offer(self, sender: Address, offer: Offer, now: float) -> None:
         """Grants a slot, waits for one, answers a repeat, or refuses."""
-        refusal = self._book.superseded(offer.queue, offer.key, offer.attempt)
+        refusal = self._book.refusal_of(offer.queue, offer.key, offer.attempt)
         if refusal is not None:
             self._book.reply(sender, msgspec.structs.replace(refusal, id=offer.id))
             return
@@ -189,7 +189,7 @@ class Staging:
         self._supply.failed(slot_index, words)
         batch = self._grows_for(slot_index)
         if batch is not None:
-            self._book.refuse(batch.sender, batch.offer_id, RefusalCode.SHM_FULL, words)
+            self._book.refuse_attempt(batch, RefusalCode.SHM_FULL, words)
             self._forget(batch, now, "shared memory is full")
         self.serve_waiting(now)
 
@@ -283,7 +283,7 @@ class Staging:
         for batch in dropped:
             if not batch.was_published:
                 words = f"queue {request.queue!r} was reset"
-                self._book.refuse(batch.sender, batch.offer_id, RefusalCode.DROPPED, words)
+                self._book.refuse_attempt(batch, RefusalCode.DROPPED, words)
             self._book.drop(batch, now, "the queue was reset")
         self._book.do(Reply(sender, WasReset(id=request.id, dropped=len(dropped))))
         self.serve_waiting(now)
@@ -303,13 +303,13 @@ class Staging:
         """Refuses every offer that has no slot yet, because the daemon drains."""
         for batch in self._book.waiting():
             words = "the daemon is shutting down"
-            self._book.refuse(batch.sender, batch.offer_id, RefusalCode.DRAINING, words)
+            self._book.refuse_attempt(batch, RefusalCode.DRAINING, words)
             self._forget(batch, now, words)
 
     def _refuse_for_want_of_a_slot(self, batch: MicroBatch, now: float) -> None:
         held = ", ".join(self._describe_slot(slot.index, now) for slot in self._book.slots)
         words = f"no slot became free for {batch.key!r}: {held}"
-        self._book.refuse(batch.sender, batch.offer_id, RefusalCode.NO_SLOT, words)
+        self._book.refuse_attempt(batch, RefusalCode.NO_SLOT, words)
         self._forget(batch, now, "no slot became free")
 
     def _describe_slot(self, index: int, now: float) -> str:
@@ -325,7 +325,7 @@ class Staging:
         return f"{words} with {trainer.peer.name} pid {trainer.peer.pid} on {trainer.peer.host}"
 
     def _forget(self, batch: MicroBatch, now: float, reason: str) -> None:
-        """Ends an offer that was refused; a repeat of it is a new request."""
+        """Ends an offer that was refused; another stage call may use its key."""
         self._book.give_back_slot(batch, SlotEvent.ABANDON)
         batch.move(MicroBatchEvent.DROP, now, reason)
         del self._book.batches[batch.queue, batch.key]

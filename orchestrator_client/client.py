@@ -250,9 +250,9 @@ class StagingClient:
                         raise _unexpected(reply)
 
 
-def _is_name(text: str, max_bytes: int) -> bool:
+def _is_name(text: object, max_bytes: int) -> bool:
     try:
-        return 0 < len(text.encode()) <= max_bytes
+        return isinstance(text, str) and 0 < len(text.encode()) <= max_bytes
     except UnicodeEncodeError:
         return False
 

@@ -88,7 +88,10 @@ class Exchange:
                 case None:
                     raise ClosedError(f"the staging client was closed while {what} was awaited")
                 case Goodbye():
-                    raise BrokenError(f"the daemon at {self._link.endpoint} stopped while {what} was awaited")
+                    raise BrokenError(
+                        f"the daemon at {self._link.endpoint} stopped; still awaited: {what}",
+                        remedy="start it again, and stage again what it had not lent",
+                    )
                 case _:
                     return reply
 
@@ -183,6 +186,8 @@ class ControlLink:
 
     async def ask(self, request: ControlRequest, *, timeout_s: float, what: str) -> ControlReply:
         """Sends a request and returns its first answer; see `Exchange.next`."""
+        if self.welcome is None:
+            raise ClosedError("the staging client is not open", remedy="use it inside its async with block")
         with self.exchange(request) as exchange:
             await self.send(request)
             return await exchange.next(time.monotonic() + timeout_s, what)

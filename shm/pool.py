@@ -106,6 +106,14 @@ class Pool:
                 raise shm_full(self.path, mmap.PAGESIZE) from error
             raise HostError(f"the pool {self.path} cannot be described ({error})") from error
 
+    def _remove_holders(self) -> None:
+        holders = self.path / HOLDERS_NAME
+        with contextlib.suppress(OSError):  # gone already, or a foreign file is in it and stays
+            for holder in holders.iterdir():
+                if holder.name.isalnum():
+                    holder.unlink(missing_ok=True)
+            holders.rmdir()
+
     def _remove_dead_holders(self) -> None:
         """Removes the locks of trainers that died while no daemon watched them."""
         for holder in (self.path / HOLDERS_NAME).iterdir():
@@ -139,7 +147,7 @@ class Pool:
             return
         # First of all, so that a removal cut short never looks like the pool of before to a trainer that has its
         # old slots mapped. A trainer may be adding its lock right now.
-        shutil.rmtree(self.path / HOLDERS_NAME, ignore_errors=True)
+        self._remove_holders()
         for index in _present_slots(self.path):
             slot_path(self.path, index).unlink(missing_ok=True)
         (self.path / HEADER_NAME).unlink(missing_ok=True)

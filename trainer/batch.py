@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from types import TracebackType
@@ -62,5 +63,5 @@ class Batch:
         self.close("" if kind is None else f"the trainer raised {kind.__name__}: {error}")
 
     def __del__(self) -> None:
-        if getattr(self, "_finish", None) is not None:
+        if getattr(self, "_finish", None) is not None and not sys.is_finalizing():
             warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=2, source=self)

@@ -125,14 +125,15 @@ class DaemonLink:
     def close(self) -> None:
         """Detaches, waits a little for the confirmation, and lets go of the holder lock."""
         if self._thread.is_alive():
-            self.report(Detach(holder=""))
+            if self._attached_once.is_set():
+                self.report(Detach(holder=""))
             self._post(self._begin_to_close)
             self._thread.join()
         elif self._thread.ident is None:
             self._release()
 
     def _begin_to_close(self) -> list[TrainerRequest]:
-        self._close_by = time.monotonic() + _CLOSE_S
+        self._close_by = time.monotonic() + (_CLOSE_S if self._attached_once.is_set() else 0.0)
         return []
 
     def _post(self, say: Callable[[], Sequence[TrainerRequest]]) -> bool:

@@ -11,14 +11,38 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .daemon import LocalDaemon, local_daemon
     from .orchestrator_client import Refusal, Staged, StagingClient
-    from .trainer import AttachedQueue, Batch, attach
-    from .wire import ForebayError, TreeRegistry, register_type
+    from .trainer import AttachedQueue, Batch, PromotionError, attach
+    from .wire import (
+        BrokenError,
+        ClosedError,
+        ForebayError,
+        HeldError,
+        HostError,
+        LocalError,
+        MicroBatchGoneError,
+        ProtocolError,
+        RefusedError,
+        RemoteError,
+        SettingError,
+        ShmFullError,
+        TreeError,
+        TreeRegistry,
+        UsageError,
+        VersionMismatchError,
+        WaitTimeoutError,
+        register_type,
+    )
 
-_HOME = {
+_ERRORS = (
+    *("BrokenError", "ClosedError", "ForebayError", "HeldError", "HostError", "LocalError"),
+    *("MicroBatchGoneError", "ProtocolError", "RefusedError", "RemoteError", "SettingError", "ShmFullError"),
+    *("TreeError", "UsageError", "VersionMismatchError", "WaitTimeoutError"),
+)
+_HOME = dict.fromkeys(_ERRORS, "wire") | {
     "AttachedQueue": "trainer",
     "Batch": "trainer",
-    "ForebayError": "wire",
     "LocalDaemon": "daemon",
+    "PromotionError": "trainer",
     "Refusal": "orchestrator_client",
     "Staged": "orchestrator_client",
     "StagingClient": "orchestrator_client",
@@ -31,12 +55,28 @@ _HOME = {
 __all__ = [
     "AttachedQueue",
     "Batch",
+    "BrokenError",
+    "ClosedError",
     "ForebayError",
+    "HeldError",
+    "HostError",
     "LocalDaemon",
+    "LocalError",
+    "MicroBatchGoneError",
+    "PromotionError",
+    "ProtocolError",
     "Refusal",
+    "RefusedError",
+    "RemoteError",
+    "SettingError",
+    "ShmFullError",
     "Staged",
     "StagingClient",
+    "TreeError",
     "TreeRegistry",
+    "UsageError",
+    "VersionMismatchError",
+    "WaitTimeoutError",
     "attach",
     "local_daemon",
     "register_type",
@@ -46,7 +86,13 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'forebay' has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    try:
+        home = importlib.import_module(f".{_HOME[name]}", __name__)
+    except ModuleNotFoundError as error:
+        if error.name == "jax":
+            raise ImportError(f"forebay.{name} needs jax: pip install 'forebay[trainer]'") from error
+        raise
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -184,7 +184,7 @@ def test_closing_while_a_trainer_adds_its_lock_still_releases_the_pool(
 ) -> None:
     pool = make_pool(path)
     # The trainer's lock file appears after the folder was emptied.
-    monkeypatch.setattr(shutil, "rmtree", lambda folder, **_: (folder / "late").touch())
+    monkeypatch.setattr(Pool, "_remove_holders", lambda self: (self.path / HOLDERS_NAME / "late").touch())
     pool.close()
     assert [file.name for file in path.iterdir()] == [HOLDERS_NAME]
     monkeypatch.undo()

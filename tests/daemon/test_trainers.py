@@ -1,0 +1,492 @@
+"""What a trainer is lent, what it gives back, and what happens when it goes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from forebay.wire import (
+    PROTOCOL_VERSION,
+    Attached,
+    Done,
+    FindPool,
+    Granted,
+    KeyGone,
+    Lend,
+    MicroBatchState,
+    PoolFound,
+    Reached,
+    RefusalCode,
+    Refused,
+    Staged,
+    Want,
+)
+
+from .ledger_driver import LIMITS, Driver, Sender, Trainer, only
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver(slots=4)
+
+
+@pytest.fixture
+def sender(driver: Driver) -> Sender:
+    return Sender(driver)
+
+
+@pytest.fixture
+def trainer(driver: Driver) -> Trainer:
+    trainer = Trainer(driver)
+    only(trainer.attach(), Attached)
+    return trainer
+
+
+def keys(messages: list[Lend]) -> list[str]:
+    return [message.key for message in messages]
+
+
+# --- attaching ---
+
+
+def test_a_trainer_is_told_where_the_pool_is_before_it_attaches(driver: Driver) -> None:
+    with driver.nothing_moves():
+        found = only(Trainer(driver).say(FindPool(id=3, version=PROTOCOL_VERSION)), PoolFound)
+    assert (found.id, found.version, found.pool, found.epoch) == (3, PROTOCOL_VERSION, "/pool", "epoch-1")
+
+
+def test_an_attached_trainer_is_told_the_limits_and_its_lock_is_watched(driver: Driver) -> None:
+    attached = only(Trainer(driver).attach(), Attached)
+    assert (attached.epoch, attached.limits) == ("epoch-1", LIMITS)
+    assert driver.watched == ["holder1"]
+    [queue] = driver.status().queues
+    assert queue.trainer is not None
+    assert (queue.trainer.name, queue.trainer.pid) == ("trainer-holder1", 4711)
+
+
+def test_a_trainer_of_another_version_is_told_both(driver: Driver) -> None:
+    with driver.nothing_moves():
+        refused = only(Trainer(driver).attach(version=PROTOCOL_VERSION + 7), Refused)
+    assert (refused.code, refused.version) == (RefusalCode.VERSION, PROTOCOL_VERSION)
+    assert str(PROTOCOL_VERSION + 7) in refused.words
+    assert f"daemon {PROTOCOL_VERSION}" in refused.words
+
+
+def test_a_second_trainer_is_refused_by_name_while_the_first_lives(driver: Driver, trainer: Trainer) -> None:
+    driver.pass_time(90.0)
+    second = Trainer(driver, "holder2")
+    with driver.nothing_moves():
+        refused = only(second.attach(), Refused)
+    assert refused.code is RefusalCode.QUEUE_TAKEN
+    for word in ("'train'", "trainer-holder1", "pid 4711", "gpu-host", "90.0 s"):
+        assert word in refused.words
+    trainer.die()
+    only(second.attach(), Attached)
+
+
+def test_a_second_trainer_is_refused_until_the_lock_of_a_detached_one_is_free(
+    driver: Driver, trainer: Trainer
+) -> None:
+    only(trainer.detach(), Done)
+    second = Trainer(driver, "holder2")
+    assert only(second.attach(), Refused).code is RefusalCode.QUEUE_TAKEN
+    trainer.die()
+    only(second.attach(), Attached)
+
+
+def test_the_same_holder_attaches_again_and_is_watched_once(driver: Driver) -> None:
+    only(Trainer(driver, route="reconnected").attach(), Attached)
+    assert driver.watched == ["holder1"]
+
+
+def test_the_same_holder_is_sent_only_the_lends_that_it_does_not_know(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    for key in ("a", "b", "c"):
+        sender.stage(key)
+    first, *_ = trainer.lends(2)
+    again = Trainer(driver, route="reconnected")
+    attached, lend = again.attach(held=[(first.slot, first.generation)])
+    assert isinstance(attached, Attached)
+    assert isinstance(lend, Lend)
+    assert (lend.key, lend.on_credit) == ("b", False)
+    assert driver.ready() == ("c",)
+    assert keys(again.lends(1)) == ["c"], "credit counts from zero again"
+
+
+def test_a_stale_generation_in_held_is_no_knowledge_of_the_lend(sender: Sender, trainer: Trainer) -> None:
+    sender.stage("a")
+    [lend] = trainer.lends(1)
+    _, again = trainer.attach(held=[(lend.slot, lend.generation - 1)])
+    assert isinstance(again, Lend)
+    assert again.key == "a"
+
+
+def test_the_old_connection_of_a_trainer_that_attached_again_is_not_attached(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a")
+    only(Trainer(driver, route="reconnected").attach(), Attached)
+    with driver.nothing_moves():
+        assert only(trainer.want(1), Refused).code is RefusalCode.NOT_ATTACHED
+
+
+def test_one_holder_cannot_be_at_two_queues(driver: Driver, sender: Sender, trainer: Trainer) -> None:
+    sender.stage("a")
+    trainer.lends(1)
+    elsewhere = Trainer(driver, queue="eval")
+    with driver.nothing_moves():
+        assert only(elsewhere.attach(), Refused).code is RefusalCode.BAD_REQUEST
+    trainer.die()
+    assert driver.ready() == ("a",), "nothing of what it held is stranded"
+
+
+def test_a_message_of_a_holder_that_never_attached_is_refused(driver: Driver, sender: Sender) -> None:
+    sender.stage("a")
+    stranger = Trainer(driver, "stranger")
+    lend = Lend(slot=0, generation=1, key="a", file_bytes=1, on_credit=True)
+    with driver.nothing_moves():
+        answers = (stranger.want(1), stranger.promoted(lend), stranger.finished("a", lend=lend), stranger.detach())
+        for answer in answers:
+            assert only(answer, Refused).code is RefusalCode.NOT_ATTACHED
+
+
+def test_nobody_else_can_detach_a_trainer(driver: Driver, sender: Sender, trainer: Trainer) -> None:
+    sender.stage("a")
+    trainer.lends(1)
+    impostor = Trainer(driver, trainer.holder, route="impostor")
+    with driver.nothing_moves():
+        assert only(impostor.detach(), Refused).code is RefusalCode.NOT_ATTACHED
+
+
+# --- demand ---
+
+
+def test_a_trainer_is_lent_no_more_than_it_allows(sender: Sender, trainer: Trainer) -> None:
+    for key in ("a", "b", "c"):
+        sender.stage(key)
+    assert keys(trainer.lends(1)) == ["a"]
+    assert keys(trainer.lends(3)) == ["b", "c"]
+
+
+def test_a_repeated_demand_lends_nothing_more(driver: Driver, sender: Sender, trainer: Trainer) -> None:
+    for key in ("a", "b", "c"):
+        sender.stage(key)
+    assert keys(trainer.lends(2)) == ["a", "b"]
+    with driver.nothing_moves():
+        for total in (2, 2, 1, 0, -5):
+            assert trainer.lends(total) == []
+
+
+def test_demand_is_met_when_something_is_published(driver: Driver, sender: Sender, trainer: Trainer) -> None:
+    assert trainer.lends(2) == []
+    sender.stage("a")
+    sender.stage("b")
+    sender.stage("c")
+    heard = [message for message in trainer.heard() if isinstance(message, Lend)]
+    assert keys(heard) == ["a", "b"]
+    assert driver.ready() == ("c",)
+
+
+def test_a_wanted_key_comes_out_of_order_and_the_others_keep_theirs(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    for key in ("a", "b", "c"):
+        sender.stage(key)
+    [lend] = trainer.lends(0, "b")
+    assert (lend.key, lend.on_credit) == ("b", False)
+    assert driver.ready() == ("a", "c")
+    assert keys(trainer.lends(2)) == ["a", "c"]
+
+
+def test_a_wanted_key_is_lent_when_it_is_published(driver: Driver, sender: Sender, trainer: Trainer) -> None:
+    assert trainer.lends(0, "b") == []
+    sender.stage("a")
+    sender.stage("b")
+    assert keys([message for message in trainer.heard() if isinstance(message, Lend)]) == ["b"]
+    assert driver.ready() == ("a",)
+
+
+def test_a_key_that_is_wanted_no_more_is_not_lent(sender: Sender, trainer: Trainer) -> None:
+    trainer.want(0, "a")
+    trainer.want(0)
+    sender.stage("a")
+    assert trainer.heard() == []
+
+
+def test_a_wanted_key_uses_no_credit(sender: Sender, trainer: Trainer) -> None:
+    for key in ("a", "b", "c"):
+        sender.stage(key)
+    lends = trainer.lends(1, "c")
+    assert [(lend.key, lend.on_credit) for lend in lends] == [("c", False), ("a", True)]
+
+
+def test_a_wanted_key_that_will_never_come_is_told_gone(driver: Driver, sender: Sender, trainer: Trainer) -> None:
+    for key in ("trained", "given up", "reset"):
+        sender.stage(key)
+    trained, given_up = trainer.lends(2)
+    trainer.promoted(trained)
+    trainer.finished("trained")
+    trainer.finished("given up", lend=given_up, reason="it did not fit")
+    sender.reset()
+    with driver.nothing_moves():
+        messages = trainer.want(0, "trained", "given up", "reset", "unknown")
+    gone = {message.key: (message.state, message.reason) for message in messages if isinstance(message, KeyGone)}
+    assert len(messages) == 3
+    assert gone["trained"] == (MicroBatchState.CONSUMED, "it was trained already")
+    assert gone["given up"] == (MicroBatchState.DROPPED, "it did not fit")
+    assert gone["reset"] == (MicroBatchState.DROPPED, "the queue was reset")
+
+
+def test_a_key_that_was_lost_and_is_staged_anew_is_lent_to_who_waits_for_it(
+    sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a")
+    sender.reset()
+    only(trainer.want(0, "a"), KeyGone)
+    sender.stage("a", "another")
+    assert only(trainer.heard(), Lend).key == "a"
+
+
+# --- giving back ---
+
+
+def test_a_repeated_promoted_is_confirmed_counted_and_releases_nothing_twice(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a")
+    [lend] = trainer.lends(1)
+    only(trainer.promoted(lend), Done)
+    sender.stage("b")
+    assert driver.states()[lend.slot] == "READY", "the slot is in use again"
+    with driver.nothing_moves():
+        for _ in range(3):
+            only(trainer.promoted(lend), Done)
+    assert driver.count("late_releases") == 3
+
+
+def test_a_promoted_of_an_old_generation_releases_nothing(driver: Driver) -> None:
+    driver = Driver(slots=1)
+    sender, trainer = Sender(driver), Trainer(driver)
+    trainer.attach()
+    sender.stage("a")
+    [old] = trainer.lends(1)
+    trainer.promoted(old)
+    sender.stage("b")
+    [new] = trainer.lends(2)
+    assert (new.slot, new.generation) == (old.slot, old.generation + 1)
+    with driver.nothing_moves():
+        only(trainer.promoted(old), Done)
+        only(trainer.finished("unknown", lend=old), Done)
+    assert driver.states() == ["LENT"]
+    assert driver.count("late_releases") == 2
+
+
+@pytest.mark.parametrize("slot", [-2, 4, 1 << 40])
+def test_a_promoted_of_a_slot_that_is_none_releases_nothing(
+    driver: Driver, sender: Sender, trainer: Trainer, slot: int
+) -> None:
+    sender.stage("a")
+    trainer.lends(1)
+    with driver.nothing_moves():
+        lend = Lend(slot=slot, generation=1, key="a", file_bytes=1, on_credit=True)
+        only(trainer.promoted(lend), Done)
+        only(trainer.finished("b", lend=lend), Done)
+
+
+def test_a_slot_cannot_be_released_by_the_trainer_of_another_queue(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    other = Trainer(driver, "holder2", queue="eval")
+    other.attach()
+    sender.stage("a")
+    [lend] = trainer.lends(1)
+    with driver.nothing_moves():
+        only(other.promoted(lend), Done)
+        only(other.finished("a", lend=lend), Done)
+
+
+def test_a_consumed_key_is_finished_once_however_often_that_is_said(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a")
+    trainer.promoted(trainer.lends(1)[0])
+    only(trainer.finished("a"), Done)
+    with driver.nothing_moves():
+        for reason in ("", "", "a late reason"):
+            only(trainer.finished("a", reason=reason), Done)
+    assert only(sender.wait_for("a"), Reached).state is MicroBatchState.CONSUMED
+    assert driver.count("finished_consumed") == 1
+
+
+def test_a_slot_may_be_finished_without_having_been_promoted(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a")
+    [lend] = trainer.lends(1)
+    only(trainer.finished("a", lend=lend), Done)
+    assert driver.states() == ["FREE"] * 4
+    assert only(sender.wait_for("a"), Reached).state is MicroBatchState.CONSUMED
+
+
+@pytest.mark.parametrize("is_promoted", [False, True])
+def test_a_micro_batch_that_the_trainer_gives_up_is_dropped_with_its_reason(
+    driver: Driver, sender: Sender, trainer: Trainer, is_promoted: bool
+) -> None:
+    sender.stage("a")
+    waiting = sender.wait_for("a")
+    assert waiting == []
+    [lend] = trainer.lends(1)
+    if is_promoted:
+        trainer.promoted(lend)
+    trainer.finished("a", lend=None if is_promoted else lend, reason="leaf ['x'] would be narrowed")
+    [gone] = sender.heard()
+    assert "leaf ['x'] would be narrowed" in str(gone)
+    assert driver.states() == ["FREE"] * 4
+    assert driver.on_device() == ()
+
+
+# --- going ---
+
+
+def test_a_detached_trainers_slots_are_quarantined_until_its_lock_is_free(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    for key in ("a", "b", "c"):
+        sender.stage(key)
+    trainer.lends(2)
+    only(trainer.detach(), Done)
+    assert driver.states() == ["QUARANTINED", "QUARANTINED", "READY", "FREE"]
+    assert driver.ready() == ("c",)
+    with driver.nothing_moves():
+        assert only(trainer.detach(), Refused).code is RefusalCode.NOT_ATTACHED
+        assert only(trainer.want(9), Refused).code is RefusalCode.NOT_ATTACHED
+    trainer.die()
+    assert driver.states() == ["READY", "READY", "READY", "FREE"]
+    assert driver.ready() == ("a", "b", "c"), "in their old places"
+    assert driver.forgotten == ["holder1"]
+
+
+def test_a_dead_trainers_slots_come_back_in_their_old_order_for_the_next_one(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    for key in ("a", "b", "c"):
+        sender.stage(key)
+    assert keys(trainer.lends(1, "c")) == ["c", "a"]
+    trainer.die()
+    assert driver.ready() == ("a", "b", "c")
+    sender.stage("d")
+    following = Trainer(driver, "holder2")
+    following.attach()
+    assert keys(following.lends(4)) == ["a", "b", "c", "d"]
+
+
+def test_what_a_dead_trainer_had_on_its_device_is_lost_by_name(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a")
+    trainer.promoted(trainer.lends(1)[0])
+    assert sender.wait_for("a") == []
+    trainer.die()
+    [gone] = sender.heard()
+    for word in ("trainer-holder1", "pid 4711", "gpu-host", MicroBatchState.LOST):
+        assert word in str(gone)
+    assert driver.on_device() == ()
+    assert only(sender.offer("a", "another"), Granted).attempt == "another"
+
+
+def test_what_a_detached_trainer_had_on_its_device_is_lost(sender: Sender, trainer: Trainer) -> None:
+    sender.stage("a")
+    trainer.promoted(trainer.lends(1)[0])
+    trainer.detach()
+    assert only(sender.offer("a"), Staged).state is MicroBatchState.LOST
+
+
+def test_a_lock_that_is_free_twice_or_was_never_watched_moves_nothing(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a")
+    trainer.lends(1)
+    trainer.die()
+    with driver.nothing_moves():
+        for holder in ("holder1", "nobody"):
+            driver.perform(driver.ledger.holder_free(holder, driver.now))
+
+
+def test_nothing_is_lent_to_a_trainer_that_detached(driver: Driver, sender: Sender, trainer: Trainer) -> None:
+    trainer.want(5, "a")
+    trainer.detach()
+    trainer.heard()
+    sender.stage("a")
+    assert trainer.heard() == []
+    assert driver.ready() == ("a",)
+
+
+def test_a_trainer_that_detached_may_come_back_to_release_its_slots(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    # It was closing, and its last reports were lost but not its farewell.
+    for key in ("a", "b", "c"):
+        sender.stage(key)
+    first, second, third = trainer.lends(3)
+    trainer.detach()
+    held = [(lend.slot, lend.generation) for lend in (first, second, third)]
+    only(trainer.attach(held=held), Attached)
+    only(trainer.promoted(first), Done)
+    only(trainer.finished("a"), Done)
+    only(trainer.finished("b", lend=second, reason="closing"), Done)
+    assert driver.states() == ["FREE", "FREE", "QUARANTINED", "FREE"]
+    assert only(sender.wait_for("a"), Reached).state is MicroBatchState.CONSUMED
+    trainer.die()
+    assert driver.ready() == ("c",), "what it trained or gave up is not lent again"
+
+
+def test_lends_and_deaths_over_and_over_strand_no_slot(driver: Driver, sender: Sender) -> None:
+    for round_number in itertools.count():
+        if round_number == 20:
+            break
+        trainer = Trainer(driver, f"holder{round_number}x")
+        only(trainer.attach(), Attached)
+        key = f"key{round_number}"
+        sender.stage(key)
+        lends = trainer.lends(4)
+        assert keys(lends)[0] == key
+        if round_number % 2:
+            trainer.promoted(lends[0])
+            trainer.finished(key)
+        else:
+            trainer.finished(key, lend=lends[0], reason="odd")
+        trainer.die()
+    assert driver.states() == ["FREE"] * 4
+    assert driver.watched == []
+
+
+# --- hostile or broken ---
+
+
+@pytest.mark.parametrize(
+    "holder", ["", "../../etc/passwd", "a/b", "..", "x" * 65, "naïve", "white space", "new\nline", "nul\0", "a-b"]
+)
+def test_a_holders_name_that_is_no_file_name_is_refused(driver: Driver, holder: str) -> None:
+    trainer = Trainer(driver, holder, route="route")
+    with driver.nothing_moves():
+        assert only(trainer.attach(), Refused).code is RefusalCode.BAD_REQUEST
+        assert only(trainer.want(1), Refused).code is RefusalCode.NOT_ATTACHED
+        assert only(trainer.detach(), Refused).code is RefusalCode.NOT_ATTACHED
+
+
+@pytest.mark.parametrize("queue", ["", "q" * 65])
+def test_a_queue_name_that_is_none_is_refused(driver: Driver, queue: str) -> None:
+    with driver.nothing_moves():
+        assert only(Trainer(driver, queue=queue).attach(), Refused).code is RefusalCode.BAD_REQUEST
+
+
+def test_impossible_numbers_from_a_trainer_move_nothing_else(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a")
+    with driver.nothing_moves():
+        only(trainer.attach(held=[(-1, -1), (1 << 60, 1 << 60)], on_device=[]), Attached)
+        assert trainer.say(Want(holder="holder1", credit_total=-(1 << 60))) == []
+    assert keys(trainer.lends(1 << 60)) == ["a"]
