@@ -94,6 +94,7 @@ class LocalDaemon:
         if self._parent_end >= 0:
             os.close(self._parent_end)
             self._parent_end = -1
+            self.process.terminate()  # as well: a child forked from this process would keep the pipe open
         try:
             self.process.wait(self._stop_s)
         except subprocess.TimeoutExpired:

@@ -40,6 +40,8 @@ from .staging import Staging
 from .status import describe
 from .transfer import ChunkFault
 
+_NAME_CHARS = 64
+
 
 class Ledger:
     """Decides.
@@ -211,6 +213,9 @@ class Ledger:
     def goodbye(self, *, kept: bool) -> list[Action]:
         """Tells every peer that the daemon stops."""
         message = Goodbye(kept=kept)
+        for queue in self._book.queues.values() if not kept else ():
+            for batch in queue.ready:
+                self._book.log(Level.WARNING, "discard", queue=queue.name, key=batch.key)
         trainers = [queue.attachment.address for queue in self._book.queues.values() if queue.attachment]
         self._book.do(*(Reply(address, message) for address in self._book.peers))
         self._book.do(*(Reply(address, message) for address in trainers if address is not None))
@@ -224,7 +229,8 @@ class Ledger:
             words = f"client speaks protocol {request.version}, daemon {PROTOCOL_VERSION}"
             book.refuse(sender, request.id, RefusalCode.VERSION, words)
             return
-        book.peers[sender] = request.peer
+        name, host = request.peer.name[:_NAME_CHARS], request.peer.host[:_NAME_CHARS]
+        book.peers[sender] = Peer(name=name, pid=request.peer.pid, host=host)
         while len(book.peers) > book.settings.max_peers:
             book.peers.popitem(last=False)
         welcome = Welcome(

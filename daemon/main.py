@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import sys
 import time
 import uuid
@@ -33,6 +34,7 @@ def serve(settings: Settings, *, ready_fd: int | None = None, parent_fd: int | N
         HeldError: Another daemon has the pool or an endpoint.
         HostError: The pool or an endpoint cannot be had.
     """
+    _raise_descriptor_limit()
     server = Server(settings, software=VERSION, epoch=uuid.uuid4().hex)
     try:
         ready = server.ready
@@ -48,6 +50,12 @@ def serve(settings: Settings, *, ready_fd: int | None = None, parent_fd: int | N
         server.close(failed=True)
         raise
     server.close()
+
+
+def _raise_descriptor_limit() -> None:
+    """Takes all the descriptors that this process may have: libzmq ends the process when they run out."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def start_logging(level: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +59,7 @@ class Server:
     def __init__(self, settings: Settings, *, software: str, epoch: str) -> None:
         self._settings = settings
         self._stop_at: float | None = None
+        self._was_signalled = False
         me = this_peer("forebay daemon")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._pool = Pool(
@@ -121,19 +123,24 @@ class Server:
         Args:
             parent_fd: A pipe's reading end; its end-of-file means that the parent is gone.
         """
+        with self._signals():
+            self._serve(parent_fd)
+
+    def _serve(self, parent_fd: int | None) -> None:
         poller = zmq.Poller()
         for endpoint in (self._control, self._data, self._trainer):
             poller.register(endpoint.socket, zmq.POLLIN)
         poller.register(self._mailbox.fileno(), zmq.POLLIN)
+        poller.register(self._signal_end, zmq.POLLIN)
         if parent_fd is not None:
             poller.register(parent_fd, zmq.POLLIN)
-        with self._signals():
-            while not self._is_over():
-                ready = {source for source, _ in poller.poll(self._poll_ms())}
-                if parent_fd is not None and parent_fd in ready:
-                    poller.unregister(parent_fd)
-                    self._stop()
-                self._turn(ready)
+        while not self._is_over():
+            ready = {source for source, _ in poller.poll(self._poll_ms())}
+            if parent_fd is not None and parent_fd in ready:
+                poller.unregister(parent_fd)
+                self._stop()
+            self._take_signals()
+            self._turn(ready)
 
     def _turn(self, ready: set[object]) -> None:
         for event in self._mailbox.take():
@@ -174,24 +181,40 @@ class Server:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        def on_signal(_number: int, _frame: object) -> None:
-            self._mailbox.post(self._stop)
+        """Has SIGTERM and SIGINT written into a pipe that the poll watches.
 
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        A Python handler alone is not enough: a signal that comes while libzmq is on its way into the kernel would
+        leave the poll waiting, and the handler would run when something else happens.
+        """
+        self._signal_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        handlers = {
+            number: signal.signal(number, lambda _number, _frame: None)
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        wakeup = signal.set_wakeup_fd(write_end)
         try:
             yield
         finally:
-            for number, handler in before.items():
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
+            os.close(self._signal_end)
+            os.close(write_end)
 
-    def _stop(self) -> None:
-        """Starts to drain; asked again, stops at once."""
+    def _take_signals(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for _ in os.read(self._signal_end, 64):
+                self._stop(at_once=self._was_signalled)
+                self._was_signalled = True
+
+    def _stop(self, *, at_once: bool = False) -> None:
+        """Starts to drain, or cuts that short: a second signal does."""
         now = time.monotonic()
         if self._stop_at is None:
             log.info("drain limit_s=%s", self._settings.drain_s)
             self._stop_at = now + self._settings.drain_s
             self._perform(self._ledger.drain(now))
-        else:
+        if at_once:
             self._stop_at = now
 
     def _is_over(self) -> bool:

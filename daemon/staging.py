@@ -89,6 +89,9 @@ class Staging:
         elif (offer.queue, offer.key) in self._book.batches:
             self._admit(sender, offer, now, replaced=batch)
         else:
+            if batch.fell_silent:
+                # Its sender may wake up; it must not take the key back.
+                self._book.refuse_attempt(batch, RefusalCode.REPLACED, f"a newer attempt for {batch.key!r} came")
             self._admit(sender, offer, now)
 
     def _is_with_trainer(self, batch: MicroBatch) -> bool:

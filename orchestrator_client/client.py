@@ -106,9 +106,9 @@ class StagingClient:
         """Puts a micro-batch into a slot of the daemon's pool.
 
         The arrays are sent from where they are; strided and byte-swapped ones are copied first. They may be
-        changed as soon as this returns. A second call with the same key replaces the first one's entry in
-        place, unless the trainer has it already. Micro-batches are queued in the order in which they become
-        complete: await one call before the next where the order matters.
+        changed as soon as this returns. A second call with the same key takes the first one's entry out at
+        once and gets its place, unless the trainer has it already. Micro-batches are queued in the order in
+        which they become complete: await one call before the next where the order matters.
 
         Args:
             tree: A pytree of numpy arrays and static values.

@@ -19,7 +19,7 @@ from .layout import (
 from .locations import default_endpoint, default_pool, make_private_folder, runtime_folder
 from .locks import FileLock, LockNote, is_held, read_note, wait_until_free
 from .memory import free_bytes, mount_point, reserve_pages, shm_full, touch_pages
-from .pool import HOLDERS_NAME, LOCK_NAME, Pool, PoolHeader, holder_path, remove_orphan
+from .pool import HOLDERS_NAME, LOCK_NAME, Pool, PoolHeader, holder_path, read_pool_header, remove_orphan
 from .slot_file import SlotFile, SlotView, slot_path
 from .slot_table import IllegalTransitionError, Slot, SlotTable
 from .states import SLOT_TRANSITIONS, SlotEvent, SlotState
@@ -59,6 +59,7 @@ __all__ = [
     "read_envelope",
     "read_header",
     "read_note",
+    "read_pool_header",
     "remove_orphan",
     "reserve_pages",
     "runtime_folder",

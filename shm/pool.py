@@ -157,6 +157,21 @@ class Pool:
             self.path.rmdir()
 
 
+def read_pool_header(path: Path) -> PoolHeader:
+    """Reads a pool's own header.
+
+    Raises:
+        HostError: There is no pool at that path, seen from this process.
+    """
+    try:
+        return msgspec.json.decode((path / HEADER_NAME).read_bytes(), type=PoolHeader)
+    except (OSError, msgspec.DecodeError) as error:
+        raise HostError(
+            f"the daemon's pool {path} cannot be entered from here ({error})",
+            remedy="daemon and trainer must see the same /dev/shm and run under the same user",
+        ) from error
+
+
 def remove_orphan(path: Path, peer: Peer) -> bool:
     """Removes a pool's folder, whatever is in it, if no daemon holds it.
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from forebay.shm import default_endpoint
 from forebay.wire import (
+    BrokenError,
     ClosedError,
     Finished,
     ForebayError,
@@ -21,6 +22,7 @@ from forebay.wire import (
     MicroBatchState,
     Promoted,
     TreeRegistry,
+    UsageError,
     WaitTimeoutError,
     default_registry,
     printable,
@@ -138,6 +140,7 @@ class AttachedQueue:
                 its slot, and the next call tries again.
             ClosedError: The queue is closed.
         """
+        _check_request(key, timeout_s)
         with self._changed:
             try:
                 taken, entry = self._wait_for(key, timeout_s)
@@ -189,7 +192,12 @@ class AttachedQueue:
         self._link.report(Finished(holder="", key=key, attempt=attempt, reason=printable(dropped_because)))
 
     def close(self) -> None:
-        """Detaches; what was lent goes back, what is on the device and unfinished is reported lost."""
+        """Detaches; what was lent goes back, what is on the device and unfinished is reported lost.
+
+        Raises:
+            BrokenError: The daemon was away, and does not know what was finished since.
+            WaitTimeoutError: A transfer did not end.
+        """
         with self._changed:
             if self._closed:
                 return
@@ -202,8 +210,15 @@ class AttachedQueue:
                 f"queue {self.name!r} waited {_CLOSE_S:g} s for the transfer under way to end ({self._books!r})",
                 remedy="end this process; its slots stay lent until then",
             )
-        self._link.close()
+        unconfirmed = self._link.close()
         self._books.drop_promoted()
+        finished = [report.key for report in unconfirmed if isinstance(report, Finished)]
+        if finished:
+            raise BrokenError(
+                f"the daemon at {self._link.endpoint} never heard what became of some micro-batches",
+                got=finished,
+                remedy="it was away when the queue was closed; whoever stages their keys again trains them again",
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -232,7 +247,7 @@ class AttachedQueue:
             entry: Entry = self._on_device(lend, reader)
         except ForebayError as error:
             entry = error
-        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to whoever takes this batch
+        except BaseException as error:  # noqa: BLE001 - even an exit: it belongs to whoever takes this batch
             entry = PromotionError(
                 f"micro-batch {lend.key!r} could not be promoted: {error}",
                 remedy="it is still in its slot: make room on the device and take it again",
@@ -314,3 +329,9 @@ class AttachedQueue:
         with self._changed:
             self._failure = error
             self._changed.notify_all()
+
+
+def _check_request(key: object, timeout_s: float) -> None:
+    # A wrong key would end the conversation with the daemon, and NaN would wait for ever.
+    if not isinstance(key, str | None) or not timeout_s >= 0:
+        raise UsageError("take", got=(key, timeout_s), limit="a key or None, and a time of 0 s or more")

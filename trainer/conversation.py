@@ -81,8 +81,8 @@ class Conversation:
         peer: This trainer.
         queue: The queue to attach to.
         holdings: The queue object.
-        lock_in: Takes a holder lock in a pool, or keeps the one that it has there; returns the holder's name
-            and whether it is the pool of before.
+        lock_in: Takes a holder lock in a pool of a daemon's epoch, or keeps the one that it has there; returns
+            the holder's name, empty if it could not this time, and whether it is the pool of before.
         retry_s: Seconds without a confirmation after which something is said again.
     """
 
@@ -91,7 +91,7 @@ class Conversation:
         peer: Peer,
         queue: str,
         holdings: Holdings,
-        lock_in: Callable[[Path], tuple[str, bool]],
+        lock_in: Callable[[Path, str], tuple[str, bool]],
         *,
         retry_s: float,
     ) -> None:
@@ -193,7 +193,10 @@ class Conversation:
             self._fail(found.version)
             return []
         self._pool = Path(found.pool)
-        self._holder, is_locked = self._lock_in(self._pool)
+        holder, is_locked = self._lock_in(self._pool, found.epoch)
+        if not holder:
+            return []
+        self._holder = holder
         # Not by the lock alone: of two answers to a repeated question the second finds it locked by the first.
         self._same_pool = self._same_pool and is_locked
         if not self._same_pool:

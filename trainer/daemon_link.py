@@ -16,7 +16,7 @@ from pathlib import Path
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from forebay.shm import FileLock, holder_path
+from forebay.shm import FileLock, holder_path, read_pool_header
 from forebay.wire import (
     HEARTBEAT_MS,
     HEARTBEAT_TIMEOUT_MS,
@@ -38,6 +38,7 @@ from .conversation import Conversation, Holdings, Phase, Report
 log = logging.getLogger("forebay.trainer")
 
 _CLOSE_S = 2.0
+_LOCK_TRIES = 3
 _QUEUED_MESSAGES = 64  # what is repeated while the daemon is away piles up to here
 
 
@@ -69,6 +70,7 @@ class DaemonLink:
         self._peer = Peer(name="trainer", pid=os.getpid(), host=socket.gethostname())
         self._conversation = Conversation(self._peer, queue, holdings, self._lock_in, retry_s=retry_s)
         self._lock: FileLock | None = None
+        self._lock_failures = 0
         self._outbox: deque[Callable[[], Sequence[TrainerRequest]]] = deque()
         self._attached_once = threading.Event()
         self._close_by: float | None = None
@@ -122,8 +124,12 @@ class DaemonLink:
         """Has the present demand stated; safe from any thread."""
         self._post(self._conversation.want)
 
-    def close(self) -> None:
-        """Detaches, waits a little for the confirmation, and lets go of the holder lock."""
+    def close(self) -> tuple[Report, ...]:
+        """Detaches, waits a little for the confirmation, and lets go of the holder lock.
+
+        Returns:
+            What the daemon never confirmed.
+        """
         if self._thread.is_alive():
             if self._attached_once.is_set():
                 self.report(Detach(holder=""))
@@ -131,6 +137,7 @@ class DaemonLink:
             self._thread.join()
         elif self._thread.ident is None:
             self._release()
+        return self._conversation.unconfirmed
 
     def _begin_to_close(self) -> list[TrainerRequest]:
         self._close_by = time.monotonic() + (_CLOSE_S if self._attached_once.is_set() else 0.0)
@@ -222,18 +229,33 @@ class DaemonLink:
             with contextlib.suppress(zmq.Again):
                 self._socket.send(encode_message(message), zmq.NOBLOCK)
 
-    def _lock_in(self, pool: Path) -> tuple[str, bool]:
+    def _lock_in(self, pool: Path, epoch: str) -> tuple[str, bool]:
+        try:
+            locked = self._try_to_lock_in(pool, epoch)
+        except HostError as error:
+            # The daemon may just have been followed by another; only a failure that stays is one.
+            self._lock_failures += 1
+            if self._lock_failures == _LOCK_TRIES:
+                raise
+            self._conversation.refusal = error
+            return "", False
+        self._lock_failures = 0
+        return locked
+
+    def _try_to_lock_in(self, pool: Path, epoch: str) -> tuple[str, bool]:
+        if read_pool_header(pool).epoch != epoch:
+            raise HostError(
+                f"the pool {pool} that is seen from here is not the daemon's",
+                remedy="daemon and trainer must see the same /dev/shm",
+            )
         if self._lock is not None and self._lock.path.parent.parent == pool and self._lock.is_in_place():
             return self._lock.path.name, True
         self._let_go()
         name = uuid.uuid4().hex
         try:
             self._lock = FileLock(holder_path(pool, name), self._peer)
-        except (HostError, OSError) as error:
-            raise HostError(
-                f"the daemon's pool {pool} cannot be entered from here ({error})",
-                remedy="daemon and trainer must see the same /dev/shm and run under the same user",
-            ) from error
+        except OSError as error:
+            raise HostError(f"the daemon's pool {pool} cannot be entered from here ({error})") from error
         return name, False
 
     def _let_go(self) -> None:

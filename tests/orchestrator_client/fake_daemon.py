@@ -148,7 +148,7 @@ def grant(offer: Offer, *missing: tuple[int, int], token: int = 7, received_byte
         token=token,
         missing=missing,
         received_bytes=received_bytes,
-        chunk_bytes=Limits().chunk_bytes,
+        chunk_bytes=LIMITS.chunk_bytes,
     )
 
 

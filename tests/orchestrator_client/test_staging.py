@@ -24,6 +24,7 @@ from forebay.wire import (
     Status,
     TreeError,
     TreeRegistry,
+    UsageError,
     WaitTimeoutError,
     decode_manifest,
     dtype_of,
@@ -300,7 +301,7 @@ def test_two_leaves_that_are_too_large_together_are_an_error_that_names_the_larg
 def test_a_name_that_is_none_is_an_error_that_says_so(daemon: LocalDaemon, name: str, text: str) -> None:
     async def stage(client: StagingClient) -> None:
         names = {"key": "k", "queue": "train"} | {name: text}
-        with pytest.raises(TreeError, match=f"the {name} ") as caught:
+        with pytest.raises(UsageError, match=f"the {name} ") as caught:
             await client.stage(GOOD, key=names["key"], queue=names["queue"])
         assert "1 to 256 bytes of UTF-8" in str(caught.value)
         assert in_use(await client.status()) == []
@@ -402,7 +403,7 @@ def test_a_daemon_that_stops_ends_the_waits_of_its_clients() -> None:
             wait = asyncio.create_task(client.wait("k"))
             await client.status()
             await asyncio.to_thread(private.close)
-            with pytest.raises(BrokenError, match="stopped while 'k' to be consumed was awaited"):
+            with pytest.raises(BrokenError, match="stopped; still awaited: 'k' to be consumed"):
                 await wait
 
     with local_daemon(slots=1, slot_initial_bytes=64 << 10) as private:

@@ -77,7 +77,7 @@ class FakeQueue:
     def gone(self, notice: KeyGone) -> None:
         self.notices.append(notice)
 
-    def lock_in(self, pool: Path) -> tuple[str, bool]:
+    def lock_in(self, pool: Path, _epoch: str) -> tuple[str, bool]:
         is_same = self.locked == pool
         self.locked = pool
         self.locks += not is_same

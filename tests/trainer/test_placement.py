@@ -115,6 +115,8 @@ def test_a_micro_batch_may_be_one_leaf() -> None:
         ({**dict.fromkeys(TREE, None), "b": [ROWS]}, "['b']", "list"),
         ({**dict.fromkeys(TREE, None), "b": (ROWS, ROWS)}, "['b']", "tuple"),
         ({**dict.fromkeys(TREE, None), "c": [ROWS, ROWS]}, "['c']", "list"),
+        ({**dict.fromkeys(TREE, None), "c": (ROWS,)}, "['c']", "tuple"),
+        ({**dict.fromkeys(TREE, None), "c": (ROWS,) * 3}, "['c']", "tuple"),
         ({**dict.fromkeys(TREE, None), "c": Pair(ROWS, ROWS)}, "['c']", "Pair"),
         ({**dict.fromkeys(TREE, None), "c": (ROWS, {"e": ROWS})}, "['c'][1]", "['d'] missing, ['e'] too many"),
         ({**dict.fromkeys(TREE, None), 7: {"tokens": ROWS, "reward": None}}, "[7]", "dict"),
