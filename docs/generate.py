@@ -62,10 +62,18 @@ def settings() -> str:
     rows = []
     for field in dataclasses.fields(Settings):
         setting: Setting = field.metadata["setting"]
-        given = "" if setting.low is None or setting.high is None else f"{setting.low:g} to {setting.high:g}"
+        given = (
+            ""
+            if setting.low is None or setting.high is None
+            else f"{_plain(setting.low)} to {_plain(setting.high)}"
+        )
         row = (f"`{field.name}`", str(field.type), _default(field), given, setting.meaning, setting.source)
         rows.append(row)
     return table(("setting", "type", "default", "range", "meaning", "where the default came from"), rows)
+
+
+def _plain(number: float) -> str:
+    return f"{number:g}" if number != int(number) else str(int(number))
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

@@ -12,7 +12,9 @@ async def main() -> None:
         for step in range(3):
             batch = {"tokens": np.full((4, 1024), step, np.int32), "policy_version": 7}
             result = await client.stage(batch, key=f"step-{step}")
-            print(type(result).__name__, result.key)
+            if isinstance(result, forebay.Refusal):
+                raise SystemExit(result.words)
+            print("staged", result.key)
         print(await client.wait("step-2", until="consumed"))
 
 
