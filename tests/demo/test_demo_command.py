@@ -1,6 +1,7 @@
 """`forebay demo` with its real processes: what it proves, and what it leaves when one of them dies."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ TIMEOUT_S = 100
 
 
 @pytest.fixture
-def running_demo() -> Iterator[subprocess.Popen[str]]:
+def running_demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A demonstration that would run for long, once its first micro-batch is trained."""
     process = subprocess.Popen(
         [*COMMAND, "--steps", "5000", "--json"],
@@ -23,6 +24,7 @@ def running_demo() -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},  # one of the tests kills it before it can clean up
     )
     try:
         assert process.stderr is not None
