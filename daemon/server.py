@@ -187,17 +187,16 @@ class Server:
         leave the poll waiting, and the handler would run when something else happens.
         """
         self._signal_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        handlers = {
-            number: signal.signal(number, lambda _number, _frame: None)
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: None)
         wakeup = signal.set_wakeup_fd(write_end)
         try:
             yield
         finally:
+            # Not as before: one more SIGTERM would end the process in the middle of its clean-up.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
             signal.set_wakeup_fd(wakeup)
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
             os.close(self._signal_end)
             os.close(write_end)
 
