@@ -62,8 +62,11 @@ class Child:
     def __repr__(self) -> str:
         return f"Child({self.name!r}, pid={self.process.pid})"
 
-    def check_end(self) -> None:
+    def check_end(self, before_blaming: Callable[[], None]) -> None:
         """Waits for the process, whose output has ended, and marks it over.
+
+        Args:
+            before_blaming: Called once the process has ended; raises what went wrong elsewhere.
 
         Raises:
             ChildError: It failed.
@@ -77,6 +80,7 @@ class Child:
             ) from None
         for reader in self._readers:
             reader.join(_EXIT_S)
+        before_blaming()
         self.over = True
         if code != 0:
             raise ended_badly(self.name, self.process.pid, code, list(self._last_lines))
@@ -142,8 +146,7 @@ def events_of(
         if event is not None:
             yield event
             continue
-        check_others()
-        child.check_end()
+        child.check_end(check_others)
 
 
 def ended_badly(name: str, pid: int, code: int, last_lines: Sequence[str]) -> ChildError:

@@ -64,7 +64,7 @@ def test_what_may_be_dropped_or_lost_is_all_that_is_not_at_an_end() -> None:
     droppable = {state for state, event in MICRO_BATCH_TRANSITIONS if event is MicroBatchEvent.DROP}
     assert droppable == set(MicroBatchState) - GONE - {MicroBatchState.CONSUMED}
     losable = {state for state, event in MICRO_BATCH_TRANSITIONS if event is MicroBatchEvent.LOSE}
-    assert losable == {MicroBatchState.READY, MicroBatchState.ON_DEVICE}
+    assert losable == {MicroBatchState.ON_DEVICE}
 
 
 def test_every_event_occurs_in_the_table() -> None:
