@@ -38,6 +38,17 @@ def test_ready_micro_batches_are_adopted_in_their_order(driver: Driver, sender: 
     assert driver.ready() == ("c", "a", "b", "d")
 
 
+def test_what_is_staged_after_a_restart_comes_after_all_that_was_adopted(driver: Driver, sender: Sender) -> None:
+    for key in ("a", "b", "c"):
+        sender.stage(key)
+    for key in ("a", "b"):
+        sender.abandon(key)
+    driver.restart()
+    sender.say_hello()
+    sender.stage("d")
+    assert driver.ready() == ("c", "d")
+
+
 def test_what_was_filling_is_sent_again(driver: Driver, sender: Sender) -> None:
     old = sender.grant("a")
     driver.restart()

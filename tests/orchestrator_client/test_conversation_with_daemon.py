@@ -293,7 +293,7 @@ def test_a_call_that_is_not_complete_in_time_says_how_far_it_came(shm_dir: Path)
 
     with FakeDaemon(shm_dir, answer) as daemon:
         with pytest.raises(WaitTimeoutError, match=r"'k' to be complete in slot 0 .*123 of 400 bytes"):
-            talk(daemon.endpoint, lambda client: client.stage(SMALL, key="k", timeout_s=0.2))
+            talk(daemon.endpoint, lambda client: client.stage(SMALL, key="k", timeout_s=1.0))
         assert len(daemon.wait_for(Abandon)) == 1
 
 
@@ -501,9 +501,9 @@ def test_short_requests_that_get_no_answer_say_what_they_waited_for(shm_dir: Pat
 
     with FakeDaemon(shm_dir, answer) as daemon:
         with pytest.raises(WaitTimeoutError, match="the reset of queue 'q'"):
-            talk(daemon.endpoint, lambda client: client.reset("q"), timeout_s=0.3)
+            talk(daemon.endpoint, lambda client: client.reset("q"), timeout_s=1.0)
         with pytest.raises(WaitTimeoutError, match="the daemon's status"):
-            talk(daemon.endpoint, lambda client: client.status(), timeout_s=0.3)
+            talk(daemon.endpoint, lambda client: client.status(), timeout_s=1.0)
         assert daemon.of_kind(GetStatus)
 
 
