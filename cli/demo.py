@@ -25,8 +25,9 @@ from forebay.demo.run import run_demo
 from forebay.demo.settings import DemoSettings
 from forebay.wire import MIB
 
+from .app import EXIT_INTERRUPTED
+
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 
 def demo(

@@ -80,7 +80,6 @@ class Level(enum.IntEnum):
     DEBUG = 10
     INFO = 20
     WARNING = 30
-    ERROR = 40
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

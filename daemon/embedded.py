@@ -15,10 +15,9 @@ from typing import IO, Any, Self
 
 import msgspec
 
-from forebay.shm import remove_orphan
+from forebay.shm import remove_orphan, this_peer
 from forebay.wire import HostError, SettingError, WaitTimeoutError
 
-from .endpoints import this_peer
 from .server import Ready
 from .settings import Settings
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from pathlib import Path
 
 import zmq
 
-from forebay.shm import FileLock, make_private_folder, runtime_folder
+from forebay.shm import FileLock, make_private_folder, runtime_folder, this_peer
 from forebay.wire import (
     HEARTBEAT_MS,
     HEARTBEAT_TIMEOUT_MS,
@@ -28,11 +27,6 @@ from forebay.wire import (
 _MAX_IPC_PATH_BYTES = 107  # sockaddr_un.sun_path less its final zero
 _PROBE_MS = 1000
 _CONTROL_SLACK_BYTES = 64 << 10
-
-
-def this_peer(name: str) -> Peer:
-    """Describes this process to others."""
-    return Peer(name=name, pid=os.getpid(), host=socket.gethostname())
 
 
 class Endpoint:

@@ -14,12 +14,12 @@ from typing import TypeVar
 import msgspec
 import zmq
 
-from forebay.shm import Pool, SlotTable
+from forebay.shm import Pool, SlotTable, this_peer
 from forebay.wire import ProtocolError, decode_control_request, decode_trainer_request
 
 from .actions import Action, Address, Channel
 from .adoption import found_slots
-from .endpoints import Endpoint, control_frame_limit, this_peer
+from .endpoints import Endpoint, control_frame_limit
 from .executor import Executor
 from .ingest import Ingest
 from .ledger import Ledger

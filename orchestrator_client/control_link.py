@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
-import socket
 import time
 from collections.abc import Iterator
 
 import zmq
 import zmq.asyncio
 
+from forebay.shm import this_peer
 from forebay.wire import (
     HEARTBEAT_MS,
     HEARTBEAT_TIMEOUT_MS,
@@ -28,7 +27,6 @@ from forebay.wire import (
     ControlRequest,
     Goodbye,
     Hello,
-    Peer,
     ProtocolError,
     RefusalCode,
     Refused,
@@ -109,7 +107,7 @@ class ControlLink:
         self.endpoint = endpoint
         self.retry_s = retry_s
         self.welcome: Welcome | None = None
-        self._peer = Peer(name=name, pid=os.getpid(), host=socket.gethostname())
+        self._peer = this_peer(name)
         self._ids = itertools.count(1)
         self._exchanges: dict[int, Exchange] = {}
         self._context = zmq.asyncio.Context()

@@ -17,7 +17,7 @@ from .layout import (
     write_field,
 )
 from .locations import default_endpoint, default_pool, make_private_folder, runtime_folder
-from .locks import FileLock, LockNote, is_held, read_note, wait_until_free
+from .locks import FileLock, LockNote, is_held, read_note, this_peer, wait_until_free
 from .memory import free_bytes, mount_point, reserve_pages, shm_full, touch_pages
 from .pool import HOLDERS_NAME, LOCK_NAME, Pool, PoolHeader, holder_path, read_pool_header, remove_orphan
 from .slot_file import SlotFile, SlotView, slot_path
@@ -65,6 +65,7 @@ __all__ = [
     "runtime_folder",
     "shm_full",
     "slot_path",
+    "this_peer",
     "touch_pages",
     "wait_until_free",
     "write_envelope",

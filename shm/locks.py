@@ -9,12 +9,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import socket
 import time
 from pathlib import Path
 
 import msgspec
 
 from forebay.wire import HeldError, HostError, Peer
+
+
+def this_peer(name: str) -> Peer:
+    """Describes this process to others."""
+    return Peer(name=name, pid=os.getpid(), host=socket.gethostname())
 
 
 class LockNote(msgspec.Struct, frozen=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import socket
 import threading
 import time
 import uuid
@@ -16,7 +15,7 @@ from pathlib import Path
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from forebay.shm import FileLock, holder_path, read_pool_header
+from forebay.shm import FileLock, holder_path, read_pool_header, this_peer
 from forebay.wire import (
     HEARTBEAT_MS,
     HEARTBEAT_TIMEOUT_MS,
@@ -25,7 +24,6 @@ from forebay.wire import (
     ForebayError,
     HostError,
     LocalError,
-    Peer,
     ProtocolError,
     TrainerRequest,
     WaitTimeoutError,
@@ -67,7 +65,7 @@ class DaemonLink:
     ) -> None:
         self.endpoint = endpoint
         self._broken = broken
-        self._peer = Peer(name="trainer", pid=os.getpid(), host=socket.gethostname())
+        self._peer = this_peer("trainer")
         self._conversation = Conversation(self._peer, queue, holdings, self._lock_in, retry_s=retry_s)
         self._lock: FileLock | None = None
         self._lock_failures = 0
