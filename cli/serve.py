@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from forebay.daemon import Setting, Settings, load_settings, start_logging
+from forebay.daemon import Settings, load_settings, start_logging
 from forebay.daemon import serve as run_daemon
+from forebay.wire import Setting, setting_of
 
 _KINDS = {"str": str, "int": int, "float": float, "bool": bool}
 
@@ -36,14 +37,18 @@ def _signature() -> inspect.Signature:
 
 
 def _parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
-    setting: Setting = field.metadata["setting"]
     kind = _KINDS[str(field.type)]
+    option = typer.Option(help=_help(setting_of(field)), show_default=_default(field))
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=None,
-        annotation=Annotated[kind | None, typer.Option(help=setting.meaning, show_default=_default(field))],
+        annotation=Annotated[kind | None, option],
     )
+
+
+def _help(setting: Setting) -> str:
+    return f"{setting.meaning}: {setting.limit}" if setting.choices else setting.meaning
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

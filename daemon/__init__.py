@@ -3,12 +3,11 @@
 from .embedded import LocalDaemon, local_daemon
 from .main import exit_code, serve, start_logging
 from .server import Ready
-from .settings import Setting, Settings, load_settings
+from .settings import Settings, load_settings
 
 __all__ = [
     "LocalDaemon",
     "Ready",
-    "Setting",
     "Settings",
     "exit_code",
     "load_settings",

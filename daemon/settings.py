@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from forebay.shm import default_endpoint, default_pool
-from forebay.wire import GIB, MIB, Limits, SettingError
+from forebay.wire import GIB, MIB, Limits, SettingError, check_settings, parse_settings, read_variables, setting
 
 from .book import LedgerSettings
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Setting:
-    """What is known of one setting beside its type and default.
-
-    Attributes:
-        meaning: One line, with the unit.
-        low: Smallest value, or None where there is no order.
-        high: Largest value, or None.
-        source: Where the default came from.
-    """
-
-    meaning: str
-    low: float | None = None
-    high: float | None = None
-    source: str = "chosen"
-
-
-def _setting(
-    default: Any, meaning: str, low: float | None = None, high: float | None = None, source: str = "chosen"
-) -> Any:
-    metadata = {"setting": Setting(meaning, low, high, source)}
-    if callable(default):
-        return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
-
 
 _MAX_PORT = 65_535
 
@@ -49,38 +21,39 @@ _MAX_PORT = 65_535
 class Settings:
     """All settings of one daemon; each is described by its `Setting` metadata."""
 
-    control_endpoint: str = _setting(
+    control_endpoint: str = setting(
         lambda: default_endpoint("control"), "where orchestrators and inspectors connect, tcp or ipc"
     )
-    data_endpoint: str = _setting(
+    data_endpoint: str = setting(
         lambda: default_endpoint("data"), "where orchestrators send bulk data, tcp or ipc"
     )
-    trainer_endpoint: str = _setting(
+    trainer_endpoint: str = setting(
         lambda: default_endpoint("trainer"), "where trainers of this host connect, ipc"
     )
-    pool: str = _setting(lambda: str(default_pool()), "folder of the pool, on a tmpfs")
-    keep_pool: bool = _setting(False, "leave the pool for the next daemon at an orderly stop")
-    slots: int = _setting(4, "slots in the pool", 1, 1024, "two staged ahead, one lent, one filling")
-    slot_initial_bytes: int = _setting(64 * MIB, "bytes reserved for each slot at the start", 4096, 1 << 40)
-    slot_max_bytes: int = _setting(
+    pool: str = setting(lambda: str(default_pool()), "folder of the pool, on a tmpfs")
+    keep_pool: bool = setting(False, "leave the pool for the next daemon at an orderly stop")
+    slots: int = setting(4, "slots in the pool", 1, 1024, "two staged ahead, one lent, one filling")
+    slot_initial_bytes: int = setting(64 * MIB, "bytes reserved for each slot at the start", 4096, 1 << 40)
+    slot_max_bytes: int = setting(
         8 * GIB, "bytes that a slot may grow to", 4096, 1 << 40, "a 5.15 GB micro-batch and room"
     )
-    chunk_bytes: int = _setting(
+    chunk_bytes: int = setting(
         MIB, "bytes of one chunk on the wire", 4096, 64 * MIB, "measured: raw TCP's speed at 1 MiB"
     )
-    max_leaves: int = _setting(4096, "arrays in one micro-batch", 1, 1 << 20)
-    max_depth: int = _setting(32, "containers around a leaf", 1, 64)
-    max_manifest_bytes: int = _setting(MIB, "bytes of an encoded manifest", 1024, 64 * MIB)
-    max_waiting_offers: int = _setting(256, "offers that may wait for a slot", 1, 1 << 16)
-    remembered_keys: int = _setting(10_000, "finished keys whose outcome is remembered", 1, 1 << 24)
-    fill_lease_s: float = _setting(10.0, "seconds of silence after which a filling slot is taken back", 0.1, 3600)
-    drain_s: float = _setting(10.0, "seconds that what is filling may take to finish after SIGTERM", 0, 3600)
-    receive_chunks: int = _setting(8, "chunks buffered per sender, a bound on memory", 1, 1024, "8 MiB a sender")
-    log_level: str = _setting("info", "debug, info, warning or error")
+    max_leaves: int = setting(4096, "arrays in one micro-batch", 1, 1 << 20)
+    max_depth: int = setting(32, "containers around a leaf", 1, 64)
+    max_manifest_bytes: int = setting(MIB, "bytes of an encoded manifest", 1024, 64 * MIB)
+    max_waiting_offers: int = setting(256, "offers that may wait for a slot", 1, 1 << 16)
+    remembered_keys: int = setting(10_000, "finished keys whose outcome is remembered", 1, 1 << 24)
+    fill_lease_s: float = setting(10.0, "seconds of silence after which a filling slot is taken back", 0.1, 3600)
+    drain_s: float = setting(10.0, "seconds that what is filling may take to finish after SIGTERM", 0, 3600)
+    receive_chunks: int = setting(8, "chunks buffered per sender, a bound on memory", 1, 1024, "8 MiB a sender")
+    log_level: str = setting(
+        "info", "the least level that is logged", choices=("debug", "info", "warning", "error")
+    )
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            _check_range(field, getattr(self, field.name))
+        check_settings(self)
         if self.slot_initial_bytes > self.slot_max_bytes:
             raise SettingError(
                 "setting slot_initial_bytes",
@@ -90,8 +63,6 @@ class Settings:
         self._check_endpoints()
         if not self.pool.startswith("/"):
             raise SettingError("setting pool", got=self.pool, limit="an absolute path, on a tmpfs")
-        if self.log_level not in ("debug", "info", "warning", "error"):
-            raise SettingError("setting log_level", got=self.log_level, limit="debug, info, warning, error")
 
     def _check_endpoints(self) -> None:
         if self.control_endpoint.startswith("tcp:") and self.data_endpoint.startswith("ipc:"):
@@ -160,13 +131,9 @@ def load_settings(
     if file is None and "FOREBAY_CONFIG" in environment:
         file = Path(environment["FOREBAY_CONFIG"])
     given = _from_file(file) if file is not None else {}
-    for field in dataclasses.fields(Settings):
-        variable = f"FOREBAY_{field.name.upper()}"
-        if variable in environment:
-            given[field.name] = environment[variable]
+    given |= read_variables(Settings, environment)
     given |= {name: value for name, value in (flags or {}).items() if value is not None}
-    types = {field.name: str(field.type) for field in dataclasses.fields(Settings)}
-    return Settings(**{name: _parse(name, types[name], value) for name, value in given.items()})
+    return Settings(**parse_settings(Settings, given))
 
 
 def _from_file(file: Path) -> dict[str, Any]:
@@ -178,43 +145,3 @@ def _from_file(file: Path) -> dict[str, Any]:
     if unknown:
         raise SettingError(f"the settings file {file} names unknown settings", got=unknown)
     return values
-
-
-_WORDS = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-}
-
-
-_KINDS: dict[str, tuple[str, set[type], Callable[[str], Any]]] = {
-    "bool": ("true or false", {bool}, lambda text: _WORDS.get(text.lower())),
-    "int": ("an integer", {int}, int),
-    "float": ("a number", {int, float}, float),
-    "str": ("a text", {str}, str),
-}
-"""Kind of a setting -> what it is called, the types that a value of it has, and how it is read from text."""
-
-
-def _parse(name: str, kind: str, value: Any) -> Any:
-    wanted, types, from_text = _KINDS[kind]
-    parsed = value
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            parsed = from_text(value)
-    if type(parsed) not in types:
-        raise SettingError(f"setting {name}", got=value, limit=wanted)
-    return float(parsed) if kind == "float" else parsed
-
-
-def _check_range(field: dataclasses.Field[Any], value: Any) -> None:
-    setting: Setting = field.metadata["setting"]
-    if setting.low is None or setting.high is None:
-        return
-    if not setting.low <= value <= setting.high:
-        raise SettingError(f"setting {field.name}", got=value, limit=f"{setting.low} to {setting.high}")

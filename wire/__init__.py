@@ -1,4 +1,4 @@
-"""What travels between the processes: manifests, chunks and control messages. No sockets, no memory, no clock."""
+"""What travels between the processes, and what a setting is. No sockets, no memory, no files, no clock."""
 
 from .chunk import CHUNK_HEADER_BYTES, BytesLike, ChunkHeader, chunk_checksum
 from .control import (
@@ -63,6 +63,7 @@ from .limits import GIB, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MIB, UNLIMITED, Lim
 from .manifest import CODECS, RAW, BodyLayout, LeafSpec, Manifest, decode_manifest, describe
 from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
 from .registry import RecordType, TreeRegistry, default_registry, register_type
+from .settings import Setting, check_settings, parse_settings, read_variables, setting, setting_of, variable_of
 from .spans import LEAF_ALIGNMENT, Span, cut_spans, place_leaves
 from .states import (
     GONE,
@@ -137,6 +138,7 @@ __all__ = [
     "RefusedError",
     "RemoteError",
     "Reset",
+    "Setting",
     "SettingError",
     "ShmFullError",
     "SlotStatus",
@@ -153,6 +155,7 @@ __all__ = [
     "Want",
     "WasReset",
     "Welcome",
+    "check_settings",
     "chunk_checksum",
     "cut_spans",
     "decode_control_reply",
@@ -166,8 +169,13 @@ __all__ = [
     "dtype_of",
     "encode_message",
     "flatten",
+    "parse_settings",
     "place_leaves",
     "printable",
+    "read_variables",
     "register_type",
+    "setting",
+    "setting_of",
     "unflatten",
+    "variable_of",
 ]

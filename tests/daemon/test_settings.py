@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from forebay.cli.serve import serve
-from forebay.daemon import Setting, Settings, load_settings
+from forebay.daemon import Settings, load_settings
 from forebay.shm import default_endpoint, default_pool
-from forebay.wire import Limits, SettingError, UsageError
+from forebay.wire import Limits, Setting, SettingError, UsageError
 
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 NAMES = sorted(FIELDS)
