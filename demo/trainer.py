@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 
-from forebay.trainer import AttachedQueue, Batch, attach
+from forebay.trainer import Batch, StagingQueue, attach
 from forebay.wire import ProtocolError
 
 from .batches import micro_batches
@@ -37,7 +37,7 @@ class StagedTraining:
         self._settings = settings
         self._ready_at: float | None = None
 
-    def train(self, queue: AttachedQueue) -> None:
+    def train(self, queue: StagingQueue) -> None:
         """Takes and trains all micro-batches of the demonstration."""
         with ThreadPoolExecutor(1) as helper:
             for number in range(self._settings.total):
@@ -53,6 +53,7 @@ class StagedTraining:
             emit(Compiled(seconds=compile_step(self._run.params, rows)))
         dispatched_at = time.monotonic()
         self._run.dispatch(batch.key, rows)
+        batch.dispatched(self._run.record.losses[-1])
         # Beside the device's work: only what takes longer than that delays the next dispatch, as idle time.
         digests = helper.submit(leaf_digests, batch.tree)
         loss = self._run.wait()

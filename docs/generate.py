@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from forebay.daemon import Setting, Settings
+from forebay.daemon import Settings
 from forebay.shm import HEADER_FIELDS, SLOT_TRANSITIONS
-from forebay.wire import DTYPES, MICRO_BATCH_TRANSITIONS, REFUSAL_MEANINGS
+from forebay.trainer.settings import TrainerSettings
+from forebay.wire import DTYPES, MICRO_BATCH_TRANSITIONS, REFUSAL_MEANINGS, setting_of, variable_of
 
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- made from the code: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+SETTING_HEADER = ("type", "default", "range", "meaning", "where the default came from")
 
 
 def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -59,21 +61,19 @@ def dtypes() -> str:
 
 def settings() -> str:
     """The daemon's settings."""
-    rows = []
-    for field in dataclasses.fields(Settings):
-        setting: Setting = field.metadata["setting"]
-        given = (
-            ""
-            if setting.low is None or setting.high is None
-            else f"{_plain(setting.low)} to {_plain(setting.high)}"
-        )
-        row = (f"`{field.name}`", str(field.type), _default(field), given, setting.meaning, setting.source)
-        rows.append(row)
-    return table(("setting", "type", "default", "range", "meaning", "where the default came from"), rows)
+    return table(("setting", *SETTING_HEADER), [_setting_row(field) for field in dataclasses.fields(Settings)])
 
 
-def _plain(number: float) -> str:
-    return f"{number:g}" if number != int(number) else str(int(number))
+def trainer_settings() -> str:
+    """The trainer's settings, each with its environment variable."""
+    rows = [_setting_row(field, f"`{variable_of(field)}`") for field in dataclasses.fields(TrainerSettings)]
+    return table(("setting", "environment variable", *SETTING_HEADER), rows)
+
+
+def _setting_row(field: dataclasses.Field[Any], *variable: str) -> tuple[str, ...]:
+    known = setting_of(field)
+    rest = (_default(field), known.limit, known.meaning, known.source)
+    return (f"`{field.name}`", *variable, str(field.type), *rest)
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
@@ -87,6 +87,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "refusals": refusals,
     "dtypes": dtypes,
     "settings": settings,
+    "trainer-settings": trainer_settings,
 }
 
 

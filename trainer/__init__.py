@@ -1,7 +1,32 @@
-"""The trainer's side: attaching to a queue and promoting its micro-batches to the device. Imports jax."""
+"""The trainer's side: staging micro-batches and promoting them to the device. Imports jax."""
 
-from .attached_queue import AttachedQueue, attach
+from .attach import attach
 from .batch import Batch
-from .promotions import PromotionError
+from .engine import Declined, Engine, Prepared, StagedEngine
+from .events import StageDemote, StageFail, StagePromote
+from .feed import NotStagedError
+from .jax_transfer import JaxTransfer
+from .promoter import PromotionError
+from .settings import StageMode, TrainerSettings
+from .staging_queue import Queued, StagingQueue
+from .statistics import QueueStats
 
-__all__ = ["AttachedQueue", "Batch", "PromotionError", "attach"]
+__all__ = [
+    "Batch",
+    "Declined",
+    "Engine",
+    "JaxTransfer",
+    "NotStagedError",
+    "Prepared",
+    "PromotionError",
+    "QueueStats",
+    "Queued",
+    "StageDemote",
+    "StageFail",
+    "StageMode",
+    "StagePromote",
+    "StagedEngine",
+    "StagingQueue",
+    "TrainerSettings",
+    "attach",
+]

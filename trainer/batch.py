@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from forebay.wire import ClosedError
+
+
+class Step(Protocol):
+    """What a batch tells the queue that it came from."""
+
+    def dispatched(self, outputs: Any) -> None:
+        """Its work was handed to the device."""
+
+    def ended(self, reason: str) -> None:
+        """It is consumed, if `reason` is empty, or dropped."""
 
 
 class Batch:
@@ -17,23 +26,26 @@ class Batch:
     Leaving the context marks it consumed. Leaving it by an exception marks it dropped, with the exception as the
     reason: the orchestrator hears that this micro-batch was not trained to its end.
 
+    The next micro-batch is promoted when this one's work was handed to the device: at `dispatched`, or when the
+    context is left. Wait for results after that, not before, and the transfer is hidden behind the compute.
+
     Attributes:
         key: The micro-batch's key.
         host_bytes: Bytes of its leaves on the host.
         promote_s: Seconds that the transfer to the device took.
     """
 
-    def __init__(
-        self, key: str, tree: Any, *, host_bytes: int, promote_s: float, finish: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, key: str, tree: Any, *, host_bytes: int, promote_s: float, step: Step) -> None:
         self.key = key
         self.host_bytes = host_bytes
         self.promote_s = promote_s
         self._tree = tree
-        self._finish: Callable[[str, str], None] | None = finish
+        self._step = step
+        self._is_dispatched = False
+        self._is_closed = False
 
     def __repr__(self) -> str:
-        state = "in use" if self._finish else "finished"
+        state = "finished" if self._is_closed else "dispatched" if self._is_dispatched else "in use"
         return f"Batch({self.key!r}, {self.host_bytes} bytes, {state})"
 
     @property
@@ -43,16 +55,29 @@ class Batch:
         Raises:
             ClosedError: The batch is finished; the arrays were let go.
         """
-        if self._finish is None:
+        if self._is_closed:
             raise ClosedError(f"batch {self.key!r} is finished", remedy="use it inside its with block")
         return self._tree
 
+    def dispatched(self, outputs: Any = None) -> None:
+        """Tells that its work was handed to the device, so that the next micro-batch is promoted now.
+
+        Args:
+            outputs: What that work makes: any pytree with device arrays. By them the queue knows when the device
+                is done with this micro-batch; without them it takes it to be done.
+        """
+        if not self._is_dispatched:
+            self._is_dispatched = True
+            self._step.dispatched(outputs)
+
     def close(self, dropped_because: str = "") -> None:
         """Marks it consumed, or dropped for a reason, and lets the arrays go; a second call does nothing."""
-        if self._finish is None:
+        if self._is_closed:
             return
-        finish, self._finish, self._tree = self._finish, None, None
-        finish(self.key, dropped_because)
+        self._is_closed = True
+        self._tree = None
+        self.dispatched()
+        self._step.ended(dropped_because)
 
     def __enter__(self) -> Self:
         return self
@@ -63,5 +88,5 @@ class Batch:
         self.close("" if kind is None else f"the trainer raised {kind.__name__}: {error}")
 
     def __del__(self) -> None:
-        if getattr(self, "_finish", None) is not None and not sys.is_finalizing():
+        if not getattr(self, "_is_closed", True) and not sys.is_finalizing():
             warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=2, source=self)

@@ -1,4 +1,4 @@
-"""From host arrays to the device, with the two traps that JAX sets.
+"""From host arrays to JAX's devices and back, with the two traps that JAX sets.
 
 Aliasing: where a "device" is host memory, JAX may keep a pointer into the numpy array that it was given, whatever
 `may_alias` says. A slot that is refilled would then change a batch in use. So such targets get a private copy, and
@@ -9,68 +9,198 @@ Narrowing: with 64-bit mode off, JAX would wrap 64-bit leaves to 32 bits without
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import weakref
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from forebay.wire import LEAF_ALIGNMENT, Array, LocalError, TreeError
+from forebay.wire import (
+    LEAF_ALIGNMENT,
+    Array,
+    HostError,
+    LocalError,
+    TreeError,
+    TreeRegistry,
+    default_registry,
+    unflatten,
+)
 
-from .host_batch import HostBatch
-from .placement import Device, Target
+from .host_tree import HostTree, PlacedTree, host_tree_of
+from .placement import Device, Placement, Target
+from .transfer import Dispatched, OnDevice
+
+log = logging.getLogger("forebay.trainer")
 
 _HOST_MEMORY_KINDS = ("unpinned_host", "pinned_host")
 _NARROWED = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 
 
-def put_on_device(batch: HostBatch, targets: Sequence[Target], *, cast_64bit: bool) -> list[jax.Array]:
-    """Transfers every leaf of a lent slot and waits until all of them are on the device.
-
-    When this returns, nothing refers to the slot any more, so it may be released.
+class JaxTransfer:
+    """Transfers micro-batches to JAX's devices.
 
     Args:
-        batch: The lent slot.
-        targets: One a leaf.
-        cast_64bit: Narrow 64-bit leaves to 32 bits where JAX's 64-bit mode is off, instead of refusing.
-
-    Returns:
-        One device array a leaf, in leaf order. With several processes each is the global array of which the
-        slot holds this process's part.
-
-    Raises:
-        TreeError: A leaf cannot be had on the device; the message names its path.
-        LocalError: A device array lies inside the slot; it must not be used.
+        shardings: Where leaves go: None for JAX's default device, a sharding, a device, a pytree prefix of those
+            with the micro-batch's own containers, or a function of a leaf's path and `jax.ShapeDtypeStruct`.
+            Pass what the step's function takes, so that it never reshards. A leaf that a `NamedSharding` cannot
+            divide is replicated over its mesh, with a warning.
+        registry: Classes that may occur in micro-batches.
+        cast_64bit: Narrow 64-bit leaves where JAX's 64-bit mode is off, instead of refusing them.
     """
-    paths = batch.manifest.paths
-    default_is_host_memory = any(target is None for target in targets) and _default_is_host_memory()
-    arrays = [
-        _put(_fit_64bit(view, path, cast_64bit), target, path, default_is_host_memory)
-        for view, target, path in zip(batch.views, targets, paths, strict=True)
-    ]
-    for array in arrays:
-        array.block_until_ready()
-    for array, path in zip(arrays, paths, strict=True):
-        check_outside(array, batch.body, path)
-    return arrays
+
+    def __init__(
+        self, shardings: Any = None, *, registry: TreeRegistry = default_registry, cast_64bit: bool = False
+    ) -> None:
+        self._placement = Placement(shardings, registry)
+        self._registry = registry
+        self._cast_64bit = cast_64bit
+
+    def take_apart(self, payload: Any) -> HostTree:
+        """Takes a payload apart.
+
+        Raises:
+            TreeError: It is no micro-batch; the message names the path.
+        """
+        return host_tree_of(payload, self._registry)
+
+    def place(self, tree: HostTree) -> PlacedTree:
+        """Finds where the leaves go.
+
+        Raises:
+            TreeError: The shardings do not fit, a leaf would be narrowed, or a class is not registered.
+        """
+        for leaf, path in zip(tree.leaves, tree.paths, strict=True):
+            self._check_64bit(leaf, path)
+        return PlacedTree(tree, tuple(self._placement.targets(tree)))
+
+    def issue(self, placed: PlacedTree) -> list[jax.Array]:
+        """Starts a transfer.
+
+        Raises:
+            TreeError: A leaf cannot be had on the device; the message names its path.
+        """
+        default_is_host_memory = None in placed.targets and _default_is_host_memory()
+        return [
+            _put(self._fit_64bit(leaf), target, path, default_is_host_memory)
+            for leaf, target, path in zip(placed.tree.leaves, placed.targets, placed.tree.paths, strict=True)
+        ]
+
+    def complete(self, placed: PlacedTree, issued: list[jax.Array]) -> OnDevice:
+        """Waits until all leaves are on the device; then nothing refers to the host's memory any more.
+
+        Returns:
+            The micro-batch. With several processes each of its arrays is the global one, of which the host tree
+            holds this process's part.
+
+        Raises:
+            LocalError: A device array lies inside of the host's memory; it must not be used.
+        """
+        tree = placed.tree
+        for array in issued:
+            array.block_until_ready()
+        for array, leaf, path in zip(issued, tree.leaves, tree.paths, strict=True):
+            check_outside(array, leaf, path)
+        return OnDevice(
+            tree=unflatten(tree.structure, issued, registry=self._registry),
+            arrays=tuple(issued),
+            structure=tree.structure,
+            paths=tree.paths,
+            targets=placed.targets,
+            host_bytes=tree.host_bytes,
+            signature=tree.signature,
+        )
+
+    def fetch(self, on_device: OnDevice) -> PlacedTree:
+        """Copies a micro-batch to private memory of the host.
+
+        Raises:
+            HostError: Another process holds a part of it.
+        """
+        for array, path in zip(on_device.arrays, on_device.paths, strict=True):
+            if not array.is_fully_addressable:
+                raise HostError(f"leaf {path} is spread over several processes", got=array.sharding)
+        leaves = tuple(np.array(array) for array in on_device.arrays)
+        return PlacedTree(HostTree(on_device.structure, on_device.paths, leaves), on_device.targets)
+
+    def watch(self, outputs: Any) -> Dispatched | None:
+        """Returns how to wait for the work that makes `outputs`: a pytree in which some leaves are device arrays.
+
+        Anything with a method `block_until_ready` counts as one, as it does for `jax.block_until_ready`.
+        """
+        arrays = [leaf for leaf in jax.tree.leaves(outputs) if hasattr(leaf, "block_until_ready")]
+        return DispatchedArrays(arrays) if arrays else None
+
+    def _check_64bit(self, leaf: Array, path: str) -> None:
+        narrowed = _NARROWED.get(leaf.dtype.name)
+        if narrowed is not None and not self._cast_64bit and not jax.config.read("jax_enable_x64"):
+            raise TreeError(
+                f"leaf {path} would be narrowed without a word",
+                got=leaf.dtype.name,
+                limit=f"{narrowed}, because JAX's 64-bit mode is off",
+                remedy="set jax_enable_x64, send 32-bit leaves, or ask for cast_64bit=True",
+            )
+
+    def _fit_64bit(self, leaf: Array) -> Array:
+        narrowed = _NARROWED.get(leaf.dtype.name)
+        return leaf if narrowed is None or jax.config.read("jax_enable_x64") else leaf.astype(narrowed)
 
 
-def check_outside(array: jax.Array, body: memoryview, path: str) -> None:
-    """Checks that no host-memory buffer of a device array lies inside a slot.
+class DispatchedArrays:
+    """Work that is done when the arrays that it makes are ready.
+
+    It keeps the smallest of them and only looks at the others: gradients must not live longer for being watched.
+    What its owner has deleted or donated cannot be waited for; the work that took a donated array is watched
+    itself.
+
+    Args:
+        arrays: At least one.
+    """
+
+    def __init__(self, arrays: list[Any]) -> None:
+        self._smallest = min(arrays, key=lambda array: getattr(array, "nbytes", 0))
+        self._others = [weakref.ref(array) for array in arrays if array is not self._smallest]
+
+    def __repr__(self) -> str:
+        return f"DispatchedArrays({len(self._others) + 1}, {'done' if self.is_done() else 'running'})"
+
+    def is_done(self) -> bool:
+        """Tells whether all are ready; never waits."""
+        return all(array.is_ready() for array in self._watched())
+
+    def wait(self) -> None:
+        """Waits for all of them. What went wrong on the device is told to whoever uses its results."""
+        for array in self._watched():
+            try:
+                array.block_until_ready()
+            except Exception as error:  # noqa: BLE001 - XLA's errors, and an array deleted just now
+                log.debug("dispatched work failed reason=%r", error)
+
+    def _watched(self) -> list[Any]:
+        arrays = [self._smallest, *(other() for other in self._others)]
+        return [array for array in arrays if array is not None and not _is_deleted(array)]
+
+
+def check_outside(array: jax.Array, leaf: Array, path: str) -> None:
+    """Checks that no host-memory buffer of a device array lies inside the leaf that it came from.
 
     Raises:
         LocalError: One does.
     """
-    if not _is_host_memory(array.sharding):
+    if not leaf.nbytes or not _is_host_memory(array.sharding):
         return
-    start = np.frombuffer(body, np.uint8).ctypes.data if len(body) else 0
+    start = leaf.ctypes.data
     for shard in array.addressable_shards:
-        if shard.data.size and start <= shard.data.unsafe_buffer_pointer() < start + len(body):
+        if shard.data.size and start <= shard.data.unsafe_buffer_pointer() < start + leaf.nbytes:
             raise LocalError(
-                f"leaf {path} aliases the slot it came from",
+                f"leaf {path} aliases the host memory that it came from",
                 remedy="please report this with the versions of jax and jaxlib",
             )
+
+
+def _is_deleted(array: Any) -> bool:
+    return isinstance(array, jax.Array) and array.is_deleted()
 
 
 def _put(host: Array, target: Target, path: str, default_is_host_memory: bool) -> jax.Array:
@@ -87,20 +217,6 @@ def _put(host: Array, target: Target, path: str, default_is_host_memory: bool) -
             got=f"{host.dtype}{list(host.shape)} for {target}",
         ) from error
     return array
-
-
-def _fit_64bit(view: Array, path: str, cast_64bit: bool) -> Array:
-    narrowed = _NARROWED.get(view.dtype.name)
-    if narrowed is None or jax.config.read("jax_enable_x64"):
-        return view
-    if not cast_64bit:
-        raise TreeError(
-            f"leaf {path} would be narrowed without a word",
-            got=view.dtype.name,
-            limit=f"{narrowed}, because JAX's 64-bit mode is off",
-            remedy="set jax_enable_x64, send 32-bit leaves, or attach with cast_64bit=True",
-        )
-    return view.astype(narrowed)
 
 
 def _default_is_host_memory() -> bool:

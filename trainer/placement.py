@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import jax
-from jax.sharding import Sharding
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from forebay.wire import Array, Manifest, TreeError, TreeRegistry
+from forebay.wire import Array, TreeError, TreeRegistry
 from forebay.wire.structure import ROOT, Dict, Leaf, List, Node, Record, Static, Tuple, children_with_paths
+
+from .host_tree import HostTree
+
+log = logging.getLogger("forebay.trainer")
 
 Device: TypeAlias = Any  # jax.Device, which type checkers take for a variable
 Target: TypeAlias = Sharding | Device | None
@@ -19,28 +24,51 @@ ShardingFunction: TypeAlias = Callable[[str, jax.ShapeDtypeStruct], Target]
 """Maps a leaf's path, shape and dtype to where it goes; never its bytes, which lie in a slot."""
 
 
-def targets(shardings: Any, manifest: Manifest, views: tuple[Array, ...], registry: TreeRegistry) -> list[Target]:
+class Placement:
     """Finds the target of every leaf.
 
     Args:
-        shardings: None, a sharding, a device, a pytree prefix of those with the micro-batch's own containers,
-            or a `ShardingFunction`.
-        manifest: Of the micro-batch.
-        views: Its host arrays.
-        registry: The classes that may occur in it.
-
-    Returns:
-        One target a leaf, in leaf order.
-
-    Raises:
-        TreeError: The prefix does not fit the micro-batch; the message names the path.
+        shardings: None, a sharding, a device, a pytree prefix of those with the micro-batch's own containers, or a
+            `ShardingFunction`.
+        registry: The classes that may occur in a micro-batch.
     """
-    if callable(shardings) and not isinstance(shardings, Sharding | jax.Device):
-        return [
-            shardings(path, jax.ShapeDtypeStruct(view.shape, view.dtype))
-            for path, view in zip(manifest.paths, views, strict=True)
-        ]
-    return list(_broadcast(shardings, manifest.structure, ROOT, registry))
+
+    def __init__(self, shardings: Any, registry: TreeRegistry) -> None:
+        self._shardings = shardings
+        self._registry = registry
+        self._replicated: set[str] = set()
+
+    def targets(self, tree: HostTree) -> list[Target]:
+        """Returns one target a leaf, in leaf order.
+
+        Raises:
+            TreeError: The prefix does not fit the micro-batch; the message names the path.
+        """
+        found = zip(self._as_asked(tree), tree.leaves, tree.paths, strict=True)
+        return [self._divisible(target, leaf, path) for target, leaf, path in found]
+
+    def _as_asked(self, tree: HostTree) -> list[Target]:
+        ask = self._shardings
+        if callable(ask) and not isinstance(ask, Sharding | jax.Device):
+            return [
+                ask(path, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
+                for path, leaf in zip(tree.paths, tree.leaves, strict=True)
+            ]
+        return list(_broadcast(ask, tree.structure, ROOT, self._registry))
+
+    def _divisible(self, target: Target, leaf: Array, path: str) -> Target:
+        """Returns the target, or where it cannot divide the leaf, one that replicates it; says so once a leaf."""
+        if not isinstance(target, NamedSharding) or not target.is_fully_addressable:
+            # A leaf that is spread over processes has other bytes in each of them.
+            return target
+        try:
+            target.shard_shape(leaf.shape)
+        except (ValueError, IndexError):  # the latter for a leaf of fewer dimensions
+            if path not in self._replicated:
+                self._replicated.add(path)
+                log.warning("replicated leaf=%s shape=%s cannot be divided by %s", path, leaf.shape, target.spec)
+            return NamedSharding(target.mesh, PartitionSpec(), memory_kind=target.memory_kind)
+        return target
 
 
 def _broadcast(prefix: Any, node: Node, path: str, registry: TreeRegistry) -> Iterator[Target]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -10,28 +9,7 @@ import numpy as np
 from forebay.shm import SlotView
 from forebay.wire import Array, HostError, Lend, Limits, Manifest, decode_manifest, dtype_of
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class HostBatch:
-    """A micro-batch as it lies in a slot.
-
-    Attributes:
-        key: Its key.
-        attempt: The stage call that filled the slot.
-        slot: Slot index.
-        generation: Slot generation.
-        manifest: Its structure and leaves.
-        views: One read-only view a leaf, into the slot; valid until the slot is released.
-        body: The slot's body, in which every view lies.
-    """
-
-    key: str
-    attempt: str
-    slot: int
-    generation: int
-    manifest: Manifest
-    views: tuple[Array, ...]
-    body: memoryview
+from .host_tree import HostTree
 
 
 class SlotReader:
@@ -47,8 +25,8 @@ class SlotReader:
         self._pool = pool
         self._slots: dict[int, SlotView] = {}
 
-    def read(self, lend: Lend) -> HostBatch:
-        """Returns what a lent slot holds; copies nothing.
+    def read(self, lend: Lend) -> tuple[str, HostTree]:
+        """Returns the attempt that filled a lent slot, and what it holds; copies nothing.
 
         Raises:
             HostError: The slot file cannot be mapped, or does not hold what was lent.
@@ -61,15 +39,8 @@ class SlotReader:
         if envelope.key != lend.key:
             raise HostError(f"slot {lend.slot} holds another micro-batch", got=envelope.key, limit=lend.key)
         manifest = decode_manifest(envelope.manifest, self.limits)
-        return HostBatch(
-            key=lend.key,
-            attempt=envelope.attempt,
-            slot=lend.slot,
-            generation=lend.generation,
-            manifest=manifest,
-            views=_views(manifest, body, self.limits),
-            body=body,
-        )
+        views = _views(manifest, body, self.limits)
+        return envelope.attempt, HostTree(manifest.structure, manifest.paths, views)
 
 
 def _views(manifest: Manifest, body: memoryview, limits: Limits) -> tuple[Array, ...]:

@@ -11,7 +11,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .daemon import LocalDaemon, local_daemon
     from .orchestrator_client import Refusal, Staged, StagingClient
-    from .trainer import AttachedQueue, Batch, PromotionError, attach
+    from .trainer import (
+        Batch,
+        Declined,
+        JaxTransfer,
+        NotStagedError,
+        Prepared,
+        PromotionError,
+        Queued,
+        QueueStats,
+        StagedEngine,
+        StageMode,
+        StagingQueue,
+        TrainerSettings,
+        attach,
+    )
     from .wire import (
         BrokenError,
         ClosedError,
@@ -38,40 +52,53 @@ _ERRORS = (
     *("MicroBatchGoneError", "ProtocolError", "RefusedError", "RemoteError", "SettingError", "ShmFullError"),
     *("TreeError", "UsageError", "VersionMismatchError", "WaitTimeoutError"),
 )
-_HOME = dict.fromkeys(_ERRORS, "wire") | {
-    "AttachedQueue": "trainer",
-    "Batch": "trainer",
-    "LocalDaemon": "daemon",
-    "PromotionError": "trainer",
-    "Refusal": "orchestrator_client",
-    "Staged": "orchestrator_client",
-    "StagingClient": "orchestrator_client",
-    "TreeRegistry": "wire",
-    "attach": "trainer",
-    "local_daemon": "daemon",
-    "register_type": "wire",
-}
+_TRAINER = (
+    *("Batch", "Declined", "JaxTransfer", "NotStagedError", "Prepared", "PromotionError", "QueueStats", "Queued"),
+    *("StageMode", "StagedEngine", "StagingQueue", "TrainerSettings", "attach"),
+)
+_HOME = (
+    dict.fromkeys(_ERRORS, "wire")
+    | dict.fromkeys(_TRAINER, "trainer")
+    | {
+        "LocalDaemon": "daemon",
+        "Refusal": "orchestrator_client",
+        "Staged": "orchestrator_client",
+        "StagingClient": "orchestrator_client",
+        "TreeRegistry": "wire",
+        "local_daemon": "daemon",
+        "register_type": "wire",
+    }
+)
 
 __all__ = [
-    "AttachedQueue",
     "Batch",
     "BrokenError",
     "ClosedError",
+    "Declined",
     "ForebayError",
     "HeldError",
     "HostError",
+    "JaxTransfer",
     "LocalDaemon",
     "LocalError",
     "MicroBatchGoneError",
+    "NotStagedError",
+    "Prepared",
     "PromotionError",
     "ProtocolError",
+    "QueueStats",
+    "Queued",
     "Refusal",
     "RefusedError",
     "RemoteError",
     "SettingError",
     "ShmFullError",
+    "StageMode",
     "Staged",
+    "StagedEngine",
     "StagingClient",
+    "StagingQueue",
+    "TrainerSettings",
     "TreeError",
     "TreeRegistry",
     "UsageError",

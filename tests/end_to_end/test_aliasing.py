@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import forebay
-from forebay.trainer import transfer
+from forebay.trainer import jax_transfer
 from forebay.wire import LocalError, TreeError
 
 from .processes import StartDaemon
@@ -46,6 +46,7 @@ def test_released_slot_never_changes_a_batch_the_trainer_holds(
         asyncio.run(stage(daemon.control_endpoint, "first", tree(1, leaf_offset)))
         with queue.take() as first:
             held = first.tree["large"]
+            first.dispatched(held)
             # The pool has one slot, so this fills the very bytes that the first batch came from.
             asyncio.run(stage(daemon.control_endpoint, "second", tree(2, leaf_offset)))
             with queue.take() as second:
@@ -56,11 +57,11 @@ def test_released_slot_never_changes_a_batch_the_trainer_holds(
 
 
 def test_a_device_array_inside_a_slot_is_found(start_daemon: StartDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "_private_copy", lambda host: host)
+    monkeypatch.setattr(jax_transfer, "_private_copy", lambda host: host)
     daemon = start_daemon(slots=1)
     with forebay.attach(endpoint=daemon.trainer_endpoint) as queue:
         asyncio.run(stage(daemon.control_endpoint, "first", tree(1, 64)))
-        with pytest.raises(LocalError, match=r"leaf \['\w+'\] aliases the slot"):
+        with pytest.raises(LocalError, match=r"leaf \['\w+'\] aliases the host memory"):
             queue.take()
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from forebay.trainer.placement import Target, targets
-from forebay.wire import Array, Limits, Manifest, TreeError, TreeRegistry, describe, flatten
+from forebay.trainer.host_tree import HostTree, host_tree_of
+from forebay.trainer.placement import Placement, Target
+from forebay.wire import TreeError, TreeRegistry
 
 REGISTRY = TreeRegistry()
 FIRST, SECOND = jax.devices()[:2]
@@ -37,18 +38,16 @@ TREE = {"a": A, "b": [A, A], "c": (A, {"d": A}), 7: Rollout(A, 1.5), "p": Pair(A
 PATHS = ("['a']", "['b'][0]", "['b'][1]", "['c'][0]", "['c'][1]['d']", "[7].tokens", "['p'].left", "['p'].right")
 
 
-def manifest_of(tree: Any) -> tuple[Manifest, tuple[Array, ...]]:
-    flat = flatten(tree, registry=REGISTRY, limits=Limits())
-    return describe(flat, Limits()), flat.arrays
+def host_tree(tree: Any) -> HostTree:
+    return host_tree_of(tree, REGISTRY)
 
 
 def place(shardings: Any, tree: Any = TREE) -> list[Target]:
-    manifest, views = manifest_of(tree)
-    return targets(shardings, manifest, views, REGISTRY)
+    return Placement(shardings, REGISTRY).targets(host_tree(tree))
 
 
 def test_the_paths_are_those_of_the_tree() -> None:
-    assert manifest_of(TREE)[0].paths == PATHS
+    assert host_tree(TREE).paths == PATHS
 
 
 @pytest.mark.parametrize("target", [None, FIRST, SECOND, ROWS, SingleDeviceSharding(SECOND)])
@@ -145,6 +144,5 @@ def test_an_error_of_the_callers_function_reaches_the_caller() -> None:
 
 
 def test_a_class_that_is_not_registered_here_is_an_error_that_names_the_path() -> None:
-    manifest, views = manifest_of({"r": Rollout(A, 0)})
     with pytest.raises(TreeError, match=r"\['r'\] is of a class that is not registered here"):
-        targets({"r": Rollout(None, None)}, manifest, views, TreeRegistry())
+        Placement({"r": Rollout(None, None)}, TreeRegistry()).targets(host_tree({"r": Rollout(A, 0)}))

@@ -1,0 +1,307 @@
+"""Feeds a staging queue with the slots that a daemon lends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from forebay.wire import (
+    BrokenError,
+    ClosedError,
+    Finished,
+    ForebayError,
+    KeyGone,
+    Lend,
+    Limits,
+    MicroBatchGoneError,
+    MicroBatchState,
+    Promoted,
+    printable,
+)
+
+from .daemon_link import DaemonLink
+from .entry import Entry, Origin
+from .entry_states import EntryState
+from .feed import Inlet
+from .host_tree import HostTree
+from .slot_reader import SlotReader
+
+_UNLIMITED_AHEAD = 1 << 16
+_REMEMBERED_INLINE_KEYS = 10_000
+
+
+class DaemonFeed:
+    """What a trainer tells a daemon, and hears from it, about one queue.
+
+    Args:
+        endpoint: The daemon's trainer endpoint.
+        queue: The queue's name.
+        timeout_s: Seconds to wait for the daemon at the start.
+    """
+
+    remedy = "see what the daemon holds and what the orchestrator does: forebay status"
+
+    def __init__(self, endpoint: str, queue: str, *, timeout_s: float) -> None:
+        self._queue = queue
+        self._timeout_s = timeout_s
+        self._link = DaemonLink(endpoint, queue, self, self._broken)
+        self._inlet: Inlet
+        self._reader: SlotReader | None = None
+        self._failure: ForebayError | None = None
+        self._unfinished: dict[LentSlot, Entry] = {}
+        self._newest: dict[int, int] = {}
+        self._credit_used = 0
+        self._was_asked = False
+        self._gone: dict[str, KeyGone] = {}
+        # Bounded like the daemon's own memory of finished keys.
+        self._trained_inline: dict[str, None] = {}
+
+    def __repr__(self) -> str:
+        return f"DaemonFeed({self._queue!r} at {self._link.endpoint}, {self._link.state})"
+
+    # Feed: what the queue asks and tells.
+
+    def open(self, inlet: Inlet) -> None:
+        """Attaches.
+
+        Raises:
+            WaitTimeoutError: No daemon answered; the message names address and setting.
+            RefusedError: Another live trainer is attached; the message names it.
+            VersionMismatchError: The daemon speaks another version.
+            HostError: The daemon's pool cannot be seen from here.
+        """
+        self._inlet = inlet
+        try:
+            self._link.attach(self._timeout_s)
+        except BaseException:
+            self._link.close()
+            raise
+
+    def close(self) -> None:
+        """Detaches; what was lent goes back, what is on the device and unfinished is reported lost.
+
+        Raises:
+            BrokenError: The daemon was away, and does not know what was finished since.
+        """
+        unconfirmed = self._link.close()
+        finished = [report.key for report in unconfirmed if isinstance(report, Finished)]
+        if finished:
+            raise BrokenError(
+                f"the daemon at {self._link.endpoint} never heard what became of some micro-batches",
+                got=finished,
+                remedy="it was away when the queue was closed; whoever stages their keys again trains them again",
+            )
+
+    def check(self) -> None:
+        """Raises if the link to the daemon is broken."""
+        if self._failure is not None:
+            raise self._failure
+
+    def asked(self) -> None:
+        """Notes that somebody takes micro-batches."""
+        self._was_asked = True
+
+    def absent(self, key: str | None) -> None:
+        """Raises MicroBatchGoneError if the daemon says that a key will never come."""
+        notice = None if key is None else self._gone.pop(key, None)
+        if notice is not None:
+            raise MicroBatchGoneError(notice.key, notice.state, notice.reason)
+
+    def demand_changed(self) -> None:
+        """Has the present demand stated."""
+        self._link.demand_changed()
+
+    def inline(self, key: str) -> Origin:
+        """Returns how to tell the daemon what became of a key that a step trains by other bytes."""
+        return InlineKey(self, key)
+
+    # Holdings: what the conversation asks and tells, on the link's thread.
+
+    def attached(self, pool: Path, limits: Limits, *, same_pool: bool) -> None:
+        """See `Holdings`."""
+        with self._inlet.changed:
+            if self._reader is not None and same_pool:
+                self._reader.limits = limits
+            else:
+                self._reader = SlotReader(pool, limits)
+                self._forget_lent()
+            self._credit_used = 0
+            self._inlet.wake()
+
+    def _forget_lent(self) -> None:
+        """Drops what was lent from a pool that is no more: the daemon will have it staged again."""
+        self._newest.clear()
+        for slot, entry in list(self._unfinished.items()):
+            if slot.is_held and entry.state is EntryState.HOST:
+                self._inlet.books.drop(entry, "pool_gone", "its pool is gone")
+
+    def held(self) -> tuple[tuple[int, int], ...]:
+        """See `Holdings`."""
+        with self._inlet.changed:
+            return tuple((slot.lend.slot, slot.lend.generation) for slot in self._unfinished if slot.is_held)
+
+    def on_device(self) -> tuple[tuple[str, str], ...]:
+        """See `Holdings`."""
+        with self._inlet.changed:
+            return tuple((slot.lend.key, slot.attempt) for slot in self._unfinished if not slot.is_on_host)
+
+    def demand(self) -> tuple[int, tuple[str, ...], bool]:
+        """See `Holdings`.
+
+        Nothing is asked for before the first request: who attaches only to look should cost no micro-batch.
+        """
+        with self._inlet.changed:
+            books = self._inlet.books
+            room = books.free_places(_UNLIMITED_AHEAD) if self._was_asked else 0
+            return self._credit_used + room, books.missing, bool(room or books.missing)
+
+    def lent(self, lend: Lend) -> None:
+        """See `Holdings`.
+
+        A daemon that was restarted lends again what it does not know to be released. The release is on its way; a
+        second promotion would train the micro-batch twice.
+        """
+        with self._inlet.changed:
+            self._credit_used += lend.on_credit
+            if self._newest.get(lend.slot) == lend.generation or self._reader is None:
+                return
+            self._newest[lend.slot] = lend.generation
+            slot = LentSlot(self, lend, self._reader)
+            entry = self._unfinished[slot] = Entry(lend.key, slot)
+            if lend.key in self._trained_inline:
+                slot.ended("")
+            else:
+                self._inlet.books.add(entry)
+            self._inlet.wake()
+
+    def gone(self, notice: KeyGone) -> None:
+        """See `Holdings`."""
+        with self._inlet.changed:
+            if notice.key in self._inlet.books.missing:
+                self._gone[notice.key] = notice
+                self._inlet.changed.notify_all()
+
+    def _broken(self, error: ForebayError) -> None:
+        with self._inlet.changed:
+            self._failure = error
+            self._inlet.changed.notify_all()
+
+    # Origins: what becomes of an entry; under the queue's lock.
+
+    def is_current(self, reader: SlotReader) -> bool:
+        """Tells whether a reader is of the pool that the daemon has now; only there a slot's number means it."""
+        return reader is self._reader
+
+    def state_of(self, slot: LentSlot) -> EntryState:
+        """Returns the state of a lent slot's entry."""
+        return self._unfinished[slot].state
+
+    def promoted(self, slot: LentSlot) -> None:
+        """Tells the daemon that a slot is released."""
+        lend = slot.lend
+        if self.is_current(slot.reader):
+            self._link.report(Promoted(holder="", key=lend.key, slot=lend.slot, generation=lend.generation))
+
+    def finished(self, slot: LentSlot, reason: str) -> None:
+        """Tells the daemon what became of a micro-batch."""
+        lend = slot.lend
+        del self._unfinished[slot]
+        self._link.report(
+            Finished(
+                holder="",
+                key=lend.key,
+                attempt=slot.attempt,
+                slot=lend.slot if slot.is_held else -1,
+                generation=lend.generation,
+                reason=printable(reason),
+            )
+        )
+
+    def finished_inline(self, key: str) -> None:
+        """Tells the daemon that a key was trained by other bytes, and ends what is lent for it meanwhile."""
+        self._trained_inline[key] = None
+        if len(self._trained_inline) > _REMEMBERED_INLINE_KEYS:
+            del self._trained_inline[next(iter(self._trained_inline))]
+        entry = self._inlet.books.find(key)
+        if entry is not None:
+            self._inlet.books.drop(entry, "superseded", "")
+        self._link.report(Finished(holder="", key=key))
+
+
+class LentSlot:
+    """The origin of an entry that lies in a slot.
+
+    Args:
+        feed: Through which the daemon hears of it.
+        lend: As the daemon lent it.
+        reader: Of the pool that it was lent from.
+
+    Attributes:
+        attempt: The stage call that filled the slot; empty until it was read.
+    """
+
+    def __init__(self, feed: DaemonFeed, lend: Lend, reader: SlotReader) -> None:
+        self.lend = lend
+        self.reader = reader
+        self.attempt = ""
+        self._feed = feed
+        self._was_transferred = False
+
+    def __repr__(self) -> str:
+        return f"LentSlot({self.lend.key!r}, slot {self.lend.slot}, {'held' if self.is_held else 'released'})"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the slot is lent and not released."""
+        return not self._was_transferred and self._feed.is_current(self.reader)
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether the slot has the only bytes: the daemon may lend it again if this trainer is gone."""
+        return not self._was_transferred and self._feed.state_of(self) is EntryState.HOST
+
+    def read(self) -> HostTree:
+        """See `Origin`.
+
+        Raises:
+            MicroBatchGoneError: Its pool is gone; the daemon has it staged again.
+            HostError: The slot cannot be read.
+            TreeError: It holds no tree that can be had here.
+        """
+        if not self._feed.is_current(self.reader):
+            raise MicroBatchGoneError(self.lend.key, MicroBatchState.LOST, "its pool is gone")
+        self.attempt, tree = self.reader.read(self.lend)
+        return tree
+
+    def transferred(self) -> None:
+        """See `Origin`."""
+        self._feed.promoted(self)
+        self._was_transferred = True
+
+    def ended(self, reason: str) -> None:
+        """See `Origin`."""
+        self._feed.finished(self, reason)
+
+
+class InlineKey:
+    """The origin of a key that a step trains by bytes that it was given.
+
+    Args:
+        feed: Through which the daemon hears of it.
+        key: The key.
+    """
+
+    def __init__(self, feed: DaemonFeed, key: str) -> None:
+        self._feed = feed
+        self._key = key
+
+    def read(self) -> HostTree:
+        """See `Origin`; there is nothing to read."""
+        raise ClosedError(f"the bytes for {self._key!r} are the step's own")
+
+    def transferred(self) -> None:
+        """See `Origin`."""
+
+    def ended(self, reason: str) -> None:
+        """See `Origin`. A step that failed leaves what is staged for its key as it is."""
+        if not reason:
+            self._feed.finished_inline(self._key)

@@ -1,0 +1,173 @@
+"""A training engine whose micro-batches are staged ahead."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import jax
+import numpy as np
+
+from forebay.wire import UsageError, printable
+
+from .batch import Batch
+from .feed import NotStagedError
+from .jax_transfer import JaxTransfer
+from .settings import StageMode
+from .staging_queue import WAIT_S, Queued, StagingQueue
+
+
+class Engine(Protocol):
+    """What can be staged for."""
+
+    def fwd_bwd(self, batch: Any, **options: Any) -> Any:
+        """Hands a micro-batch's forward and backward pass to the device; returns what that makes."""
+
+    def update(self, **options: Any) -> Any:
+        """Hands the optimizer's update to the device; returns what that makes."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prepared:
+    """A payload whose arrays are on the device already; it bypasses the queue.
+
+    Args:
+        tree: A pytree of device arrays and static values.
+
+    Raises:
+        UsageError: It holds a numpy array.
+    """
+
+    tree: Any
+
+    def __post_init__(self) -> None:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.tree):
+            if isinstance(leaf, np.ndarray | np.generic):
+                raise UsageError(
+                    f"leaf {jax.tree_util.keystr(path)} of a prepared payload is not on the device",
+                    got=type(leaf).__name__,
+                    limit="device arrays and static values",
+                    remedy="pass the payload itself, or put it on the device first",
+                )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Declined:
+    """A payload was not staged; the caller passes it to `fwd_bwd` instead.
+
+    Attributes:
+        key: Its key.
+        reason: Why not.
+    """
+
+    key: str
+    reason: str
+
+
+class StagedEngine:
+    """Wraps an engine, so that micro-batches can be staged while it works; a context manager.
+
+    With `TUNIX_STAGE_BATCH=off`, the default, it stages nothing and passes every call on as it is.
+
+    Args:
+        engine: What is wrapped. `fwd_bwd` and `update` should return what they have handed to the device: by those
+            arrays the queue knows when the device is done. An engine that returns none is taken to have waited.
+        queue: Where micro-batches wait; default one of its own, for JAX's default device. It is closed with the
+            engine.
+
+    Raises:
+        SettingError: The environment has a wrong value.
+    """
+
+    def __init__(self, engine: Engine, queue: StagingQueue | None = None) -> None:
+        self.engine = engine
+        self.queue = StagingQueue(JaxTransfer()) if queue is None else queue
+        self._is_off = self.queue.settings.mode is StageMode.OFF
+
+    def __repr__(self) -> str:
+        return f"StagedEngine({type(self.engine).__name__}, {'off' if self._is_off else self.queue})"
+
+    def stage_batch(self, payload: Any, *, key: str, timeout_s: float = WAIT_S) -> Queued | Declined:
+        """Stages a payload for a later `fwd_bwd(stage_key=key)`; see `StagingQueue.stage`.
+
+        Returns:
+            `Queued`, or `Declined` with the reason; then nothing was copied.
+
+        Raises:
+            As `StagingQueue.stage`.
+        """
+        if self._is_off:
+            return Declined(key, "staging is off; set TUNIX_STAGE_BATCH to stage or serialize")
+        if isinstance(payload, Prepared):
+            return Declined(key, "the payload is on the device already; pass it to fwd_bwd")
+        return self.queue.stage(payload, key=key, timeout_s=timeout_s)
+
+    def fwd_bwd(
+        self, payload: Any = None, stage_key: str | None = None, *, timeout_s: float = WAIT_S, **options: Any
+    ) -> Any:
+        """Runs the engine's `fwd_bwd` on a staged micro-batch or on a payload.
+
+        When the engine returns or raises, the next staged micro-batch is promoted, on another thread.
+
+        Args:
+            payload: A pytree of numpy arrays and static values, or a `Prepared` one. Without a `stage_key` it uses
+                nothing that is staged.
+            stage_key: The staged micro-batch to use. With a payload as well, that one is used where nothing is
+                staged under the key, or something that is not the same; see `StagingQueue.put`. With neither,
+                the next in the queue's order is used.
+            timeout_s: Seconds to wait for the micro-batch.
+            **options: Passed on.
+
+        Returns:
+            What the engine returned.
+
+        Raises:
+            As `StagingQueue.take` and `StagingQueue.put`; NotStagedError also if staging is off and no payload
+            given.
+        """
+        if self._is_off:
+            return self._fwd_bwd_as_it_is(payload, stage_key, options)
+        with self._batch(payload, stage_key, timeout_s) as batch, self.queue.dispatching(timeout_s=timeout_s):
+            outputs = self.engine.fwd_bwd(batch.tree, **options)
+            batch.dispatched(outputs)
+        return outputs
+
+    def _batch(self, payload: Any, key: str | None, timeout_s: float) -> Batch:
+        if payload is None:
+            return self.queue.take(key, timeout_s=timeout_s)
+        if isinstance(payload, Prepared):
+            return self.queue.bypass(payload.tree, key=key)
+        return self.queue.put(payload, key=key, timeout_s=timeout_s)
+
+    def _fwd_bwd_as_it_is(self, payload: Any, key: str | None, options: dict[str, Any]) -> Any:
+        if payload is None:
+            name = "no micro-batch" if key is None else f"no micro-batch with the key {printable(key)!r}"
+            raise NotStagedError(
+                f"{name} is staged: staging is off",
+                remedy="pass the payload, or set TUNIX_STAGE_BATCH to stage or serialize",
+            )
+        return self.engine.fwd_bwd(payload.tree if isinstance(payload, Prepared) else payload, **options)
+
+    def update(self, *, timeout_s: float = WAIT_S, **options: Any) -> Any:
+        """Runs the engine's `update`; what is staged goes on meanwhile, except in the mode `serialize`."""
+        with self.queue.dispatching(timeout_s=timeout_s):
+            outputs = self.engine.update(**options)
+            self.queue.runs(outputs)
+        return outputs
+
+    def reset_staged(self) -> None:
+        """Drops all that is staged, releases its slots, and starts the counts anew."""
+        self.queue.reset()
+
+    def close(self) -> None:
+        """Closes the queue; see `StagingQueue.close`."""
+        self.queue.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,100 @@
+"""Where a staging queue's entries come from, beside what is staged in process."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from forebay.wire import UsageError, printable
+
+from .entry import InProcess, Origin
+from .queue_books import QueueBooks
+
+
+class NotStagedError(UsageError):
+    """No entry with that key is queued; the message names those that are."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Inlet:
+    """What a feed may use of the queue.
+
+    Attributes:
+        books: The queue's books.
+        changed: The lock that guards them, with which changes are told.
+        wake: Has the promoter look for work, and all others look again; called under the lock.
+    """
+
+    books: QueueBooks
+    changed: threading.Condition
+    wake: Callable[[], None]
+
+
+class Feed(Protocol):
+    """A source of entries. All but `open` and `close` are called under the queue's lock."""
+
+    remedy: str
+    """What to do when an entry does not come."""
+
+    def open(self, inlet: Inlet) -> None:
+        """Begins to feed a queue."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+    def check(self) -> None:
+        """Raises if the queue cannot go on."""
+
+    def asked(self) -> None:
+        """Somebody asks for an entry."""
+
+    def absent(self, key: str | None) -> None:
+        """An entry that is asked for is not queued; raises unless it may still come."""
+
+    def demand_changed(self) -> None:
+        """Entries came or went, or are asked for."""
+
+    def inline(self, key: str) -> Origin:
+        """A step trains this key with bytes that it was given; returns whom to tell."""
+
+
+def not_staged(key: str | None, books: QueueBooks) -> NotStagedError:
+    """Makes the error for an entry that is not queued and will not come."""
+    wanted = "no micro-batch" if key is None else f"no micro-batch with the key {printable(key)!r}"
+    return NotStagedError(
+        f"{wanted} is staged",
+        got=f"staged keys {list(books.keys)}",
+        remedy="stage it first, or pass it as the payload",
+    )
+
+
+class NoFeed:
+    """The feed of a queue that is fed in process alone: what is not there will not come."""
+
+    remedy = "see what the device and the trainer's other threads do"
+
+    def open(self, inlet: Inlet) -> None:
+        """See `Feed`."""
+        self._books = inlet.books
+
+    def close(self) -> None:
+        """See `Feed`."""
+
+    def check(self) -> None:
+        """See `Feed`."""
+
+    def asked(self) -> None:
+        """See `Feed`."""
+
+    def absent(self, key: str | None) -> None:
+        """See `Feed`."""
+        raise not_staged(key, self._books)
+
+    def demand_changed(self) -> None:
+        """See `Feed`."""
+
+    def inline(self, key: str) -> Origin:  # noqa: ARG002
+        """See `Feed`."""
+        return InProcess()

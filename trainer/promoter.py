@@ -1,0 +1,206 @@
+"""The thread that moves entries between host and device, one at a time, off every step's critical path."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+from forebay.wire import ForebayError, HostError, printable
+
+from .entry import Entry
+from .events import Event, StageDemote, StageFail, StagePromote
+from .host_tree import PlacedTree
+from .queue_books import Await, Demote, Promote, QueueBooks, Work
+from .transfer import OnDevice, Transfer
+
+
+class PromotionError(HostError):
+    """A micro-batch could not be promoted for a reason that may pass; it stays where it is, and in its place."""
+
+
+class Promoter:
+    """Carries out what the books decide.
+
+    Args:
+        books: The queue's books.
+        changed: The lock that guards them, with which changes are told.
+        transfer: Ways between host and device.
+        link: Held for each transfer: one at a time.
+        told: Called under the lock after each piece of work.
+    """
+
+    def __init__(
+        self,
+        books: QueueBooks,
+        changed: threading.Condition,
+        transfer: Transfer,
+        link: threading.Lock,
+        told: Callable[[], None],
+    ) -> None:
+        self._books = books
+        self._changed = changed
+        self._transfer = transfer
+        self._link = link
+        self._told = told
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._activity = "idle"
+        self._since = time.monotonic()
+        self._waited_s = 0.0
+
+    def __repr__(self) -> str:
+        if self._activity == "idle":
+            return "promoter idle"
+        return f"promoter {self._activity} for {time.monotonic() - self._since:.1f} s"
+
+    def wake(self) -> None:
+        """Has it look for work; called under the lock. The thread begins with the first call."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="forebay-promoter", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ends the thread after the work under way; returns whether it ended in time."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is None or self._thread is threading.current_thread():
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (work := self._next()) is not None:
+            event = self._carry_out(work)
+            # Before the next wait: what was dropped meanwhile must not live on in this frame.
+            del work
+            if event is not None:
+                event.emit()
+
+    def _next(self) -> Work | None:
+        with self._changed:
+            while not self._stopping:
+                work = self._books.next_work()
+                if work is not None:
+                    return work
+                self._begin("idle")
+                self._changed.wait()
+        return None
+
+    def _begin(self, activity: str) -> None:
+        self._activity, self._since = activity, time.monotonic()
+
+    def _carry_out(self, work: Work) -> Event | None:
+        match work:
+            case Await():
+                self._wait_for_the_device(work)
+                return None
+            case Promote(entry=entry):
+                return self._promote(entry)
+            case Demote():
+                return self._demote(work)
+
+    def _wait_for_the_device(self, work: Await) -> None:
+        self._begin("waiting for the device to finish what was dispatched")
+        work.work.wait()
+        self._waited_s += time.monotonic() - self._since
+        with self._changed:
+            self._books.room.awaited(work.work)
+
+    def _promote(self, entry: Entry) -> Event:
+        self._begin(f"promoting {printable(entry.key)!r}")
+        try:
+            placed = entry.placed or self._transfer.place(entry.origin.read())
+            on_device, times = self._put(placed)
+        except ForebayError as error:
+            return self._end_badly(entry, error, is_final=True)
+        except BaseException as error:  # noqa: BLE001 - even an exit: it belongs to whoever waits for this entry
+            failure = PromotionError(
+                f"micro-batch {entry.key!r} could not be promoted: {error}",
+                remedy="it keeps its place: make room on the device and ask for it again",
+            )
+            failure.__cause__ = error
+            return self._end_badly(entry, failure, is_final=False)
+        return self._end_well(entry, on_device, times)
+
+    def _put(self, placed: PlacedTree) -> tuple[OnDevice, tuple[float, float, float, float]]:
+        asked_at = time.monotonic()
+        with self._link:
+            began_at = time.monotonic()
+            issued = self._transfer.issue(placed)
+            issued_at = time.monotonic()
+            on_device = self._transfer.complete(placed, issued)
+        return on_device, (asked_at, began_at, issued_at, time.monotonic())
+
+    def _end_well(self, entry: Entry, on_device: OnDevice, times: tuple[float, float, float, float]) -> Event:
+        asked_at, began_at, issued_at, ended_at = times
+        wait_prev_s, self._waited_s = self._waited_s + began_at - asked_at, 0.0
+        with self._changed:
+            totals = self._books.totals
+            entry.promote_s = ended_at - began_at
+            self._books.arrived(entry, on_device)
+            totals.promotions += 1
+            totals.promoted_bytes += on_device.host_bytes
+            totals.wait_prev_s += wait_prev_s
+            totals.issue_s += issued_at - began_at
+            totals.transfer_s += ended_at - began_at
+            counts = self._books.statistics()
+            self._told()
+            self._changed.notify_all()
+        return StagePromote(
+            key=entry.key,
+            host_bytes=on_device.host_bytes,
+            wait_prev_s=wait_prev_s,
+            issue_s=issued_at - began_at,
+            queued=counts.queued,
+            on_device=counts.on_device,
+            transfer_s=ended_at - began_at,
+            ended_at=ended_at,
+        )
+
+    def _end_badly(self, entry: Entry, failure: Exception, *, is_final: bool) -> Event:
+        reason = printable(repr(failure))
+        _let_go_of_frames(failure)
+        with self._changed:
+            if is_final:
+                self._books.rejected(entry, failure, reason)
+            else:
+                self._books.failed(entry, failure)
+            self._told()
+            self._changed.notify_all()
+        return StageFail(entry.key, reason, is_final)
+
+    def _demote(self, work: Demote) -> Event:
+        entry = work.entry
+        self._begin(f"bringing {printable(entry.key)!r} back to make room for {printable(work.wanted.key)!r}")
+        assert entry.on_device is not None
+        try:
+            with self._link:
+                placed = self._transfer.fetch(entry.on_device)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the other entry
+            failure = PromotionError(
+                f"micro-batch {work.wanted.key!r} could not be promoted: {entry.key!r} is on the device"
+                f" before it and could not be brought back: {error}",
+                remedy="take them in order, or raise TUNIX_STAGE_MAX_DEVICE_BATCHES, or reset the queue",
+            )
+            failure.__cause__ = error
+            _let_go_of_frames(failure)
+            with self._changed:
+                self._books.stayed(work, failure)
+                self._changed.notify_all()
+            return StageFail(work.wanted.key, printable(repr(failure)), is_final=False)
+        with self._changed:
+            self._books.returned(entry, placed)
+            self._changed.notify_all()
+        return StageDemote(entry.key, work.wanted.key, placed.tree.host_bytes, time.monotonic() - self._since)
+
+
+def _let_go_of_frames(failure: BaseException) -> None:
+    """Clears the variables of the frames that a failure went through: they hold arrays, and it may live long."""
+    error: BaseException | None = failure
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__

@@ -1,0 +1,294 @@
+"""The staging queue's decisions: its order, what is promoted next, what a step gets. No thread, no clock, no jax.
+
+The queue calls these methods under its bookkeeping lock; each takes microseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from .device_room import DeviceRoom
+from .entry import Entry
+from .entry_states import EntryEvent, EntryState
+from .host_tree import PlacedTree
+from .statistics import QueueStats, Totals
+from .transfer import Dispatched, OnDevice
+
+_SHOWN_ENTRIES = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Await:
+    """Wait until the device has finished this, then ask again."""
+
+    work: Dispatched
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Promote:
+    """Bring this entry to the device."""
+
+    entry: Entry
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Demote:
+    """Bring this entry back to the host, to make room for one that is waited for."""
+
+    entry: Entry
+    wanted: Entry
+
+
+Work = Await | Promote | Demote
+
+
+class QueueBooks:
+    """The books of one queue.
+
+    Args:
+        max_device_batches: Entries that may be on the device and not dispatched; 0 for any number.
+        serialize: Whether transfers and the device's work exclude each other.
+    """
+
+    def __init__(self, max_device_batches: int, *, serialize: bool) -> None:
+        self.room = DeviceRoom(max_device_batches, serialize=serialize)
+        self.totals = Totals()
+        self._entries: dict[str, Entry] = {}
+        self._resting: set[Entry] = set()
+        self._wanted: Counter[str] = Counter()
+        self._takers = 0
+
+    def __repr__(self) -> str:
+        shown = [f"{key!r} {entry.state}" for key, entry in list(self._entries.items())[:_SHOWN_ENTRIES]]
+        more = len(self._entries) - len(shown)
+        return f"[{', '.join(shown)}{f' and {more} more' if more else ''}], {self.room!r}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that are queued, in order."""
+        return tuple(self._entries)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Keys that somebody waits for and that are not queued."""
+        return tuple(key for key in self._wanted if key not in self._entries)
+
+    def free_places(self, unlimited: int) -> int:
+        """Returns how many more entries a feed should have queued, so that the device never waits for one."""
+        ahead = unlimited if math.isinf(self.room.cap) else int(self.room.cap)
+        return max(0, ahead - len(self._entries))
+
+    def statistics(self) -> QueueStats:
+        """Returns the present counts and the totals."""
+        on_device = self.room.count(EntryState.ON_DEVICE)
+        return self.totals.frozen(
+            queued=len(self._entries) - on_device,
+            on_device=on_device,
+            in_step=self.room.count(EntryState.IN_STEP),
+            inline_steps=self.room.inline_steps,
+        )
+
+    def find(self, key: str | None) -> Entry | None:
+        """Finds a queued key, or the first entry that nobody waits for by its key."""
+        if key is not None:
+            return self._entries.get(key)
+        return next((entry for key, entry in self._entries.items() if key not in self._wanted), None)
+
+    # What the sources do.
+
+    def add(self, entry: Entry) -> Entry | None:
+        """Enters an entry: at the end, or in the place of the one with its key.
+
+        Returns:
+            The entry that was replaced. Let it go where freeing its memory hurts nobody.
+        """
+        replaced = self._entries.get(entry.key)
+        if replaced is not None:
+            self._end(replaced, "replaced", "a newer one with its key was staged")
+        self._entries[entry.key] = entry
+        self.totals.staged += 1
+        return replaced
+
+    def drop(self, entry: Entry, cause: str, reason: str) -> None:
+        """Takes a queued entry out.
+
+        Args:
+            entry: Which.
+            cause: What it is counted under.
+            reason: What its origin hears; empty if its micro-batch was consumed by other means.
+        """
+        del self._entries[entry.key]
+        self._end(entry, cause, reason)
+
+    def reset(self) -> list[Entry]:
+        """Drops all that is queued and starts the counts anew; returns what was dropped."""
+        dropped = list(self._entries.values())
+        for entry in dropped:
+            self.drop(entry, "reset", "the trainer reset its queue")
+        self.totals = Totals()
+        return dropped
+
+    def forget(self) -> None:
+        """Lets go of all that is queued, and tells nobody."""
+        self._entries.clear()
+        self._resting.clear()
+
+    def _end(self, entry: Entry, cause: str, reason: str) -> None:
+        was_rejected = entry.state is EntryState.REJECTED
+        self.room.move(entry, EntryEvent.DROP)
+        self._resting.discard(entry)
+        self.totals.drops[cause] += 1
+        if entry.state is EntryState.ABANDONED:
+            entry.drop_reason = reason
+        elif not was_rejected:
+            entry.origin.ended(reason)
+
+    # What the promoter does.
+
+    def next_work(self) -> Work | None:
+        """Chooses what to do next.
+
+        An entry that somebody waits for comes first, in place of one that waits on the device if need be; others
+        come in order, while there is room and no step needs the link to the device for itself.
+        """
+        if not self.room.allows_transfer:
+            return None
+        for entry in self._waited_for():
+            if self.room.has_room:
+                return self._begin(Promote(entry), EntryEvent.PROMOTE)
+            victim = self._last_on_device()
+            if victim is not None:
+                return self._begin(Demote(victim, entry), EntryEvent.DEMOTE)
+        if self.room.is_taken_by_a_step or not self.room.has_room:
+            return None
+        for entry in self._entries.values():
+            if self._may_move(entry):
+                return self._begin(Promote(entry), EntryEvent.PROMOTE)
+        return None
+
+    def will_promote(self, entry: Entry) -> bool:
+        """Tells whether an entry on the host will be promoted without a step having to begin or end."""
+        return self.room.has_room and self._may_move(entry)
+
+    def _begin(self, work: Promote | Demote, event: EntryEvent) -> Work:
+        to_await = self.room.to_await
+        if to_await is not None:
+            return Await(to_await)
+        self.room.move(work.entry, event)
+        return work
+
+    def _may_move(self, entry: Entry) -> bool:
+        return entry.state is EntryState.HOST and entry not in self._resting
+
+    def _waited_for(self) -> Iterator[Entry]:
+        found = [self._entries.get(key) for key in self._wanted]
+        if self._takers:
+            found.append(self.find(None))
+        return (entry for entry in found if entry is not None and self._may_move(entry))
+
+    def _last_on_device(self) -> Entry | None:
+        """Returns the entry whose turn on the device is farthest away, and that nobody waits for."""
+        head = self.find(None) if self._takers else None
+        for key, entry in reversed(self._entries.items()):
+            if entry.state is EntryState.ON_DEVICE and entry is not head and key not in self._wanted:
+                return entry
+        return None
+
+    def arrived(self, entry: Entry, on_device: OnDevice) -> None:
+        """Notes that an entry is on the device."""
+        self.room.move(entry, EntryEvent.ARRIVE)
+        entry.placed = None
+        if entry.state is EntryState.GONE:
+            entry.origin.ended(entry.drop_reason)
+        else:
+            entry.on_device = on_device
+            entry.origin.transferred()
+
+    def failed(self, entry: Entry, failure: Exception) -> None:
+        """Notes that an entry could not be promoted for a reason that may pass: it rests in its place."""
+        self.room.move(entry, EntryEvent.FAIL)
+        self._rest_or_end(entry, failure)
+
+    def rejected(self, entry: Entry, failure: Exception, reason: str) -> None:
+        """Notes that an entry can never be promoted; it keeps its place until somebody is told."""
+        self.room.move(entry, EntryEvent.REJECT)
+        self.totals.drops["rejected"] += entry.state is EntryState.REJECTED
+        entry.failure, entry.placed = failure, None
+        entry.origin.ended(entry.drop_reason or reason)
+
+    def returned(self, entry: Entry, placed: PlacedTree) -> None:
+        """Notes that an entry is back on the host."""
+        self.room.move(entry, EntryEvent.RETURN)
+        self.totals.demotions += 1
+        entry.on_device = None
+        if entry.state is EntryState.GONE:
+            entry.origin.ended(entry.drop_reason)
+        else:
+            entry.placed = placed
+
+    def stayed(self, work: Demote, failure: Exception) -> None:
+        """Notes that an entry could not be brought back: the one that is waited for cannot come now."""
+        self.room.move(work.entry, EntryEvent.FAIL)
+        if work.entry.state is EntryState.GONE:
+            work.entry.origin.ended(work.entry.drop_reason)
+        if work.wanted.state is EntryState.HOST:
+            self._rest_or_end(work.wanted, failure)
+
+    def _rest_or_end(self, entry: Entry, failure: Exception) -> None:
+        self.totals.failures += 1
+        if entry.state is EntryState.GONE:
+            entry.origin.ended(entry.drop_reason)
+        else:
+            entry.failure = failure
+            self._resting.add(entry)
+
+    # What a step does.
+
+    def want(self, key: str | None) -> None:
+        """Notes that somebody waits for a key, or for the first that nobody else waits for by its key."""
+        if key is None:
+            self._takers += 1
+        else:
+            self._wanted[key] += 1
+        entry = self.find(key)
+        if entry is not None:
+            self._wake(entry)
+
+    def unwant(self, key: str | None) -> None:
+        """Takes that back."""
+        if key is None:
+            self._takers -= 1
+        elif self._wanted[key] > 1:
+            self._wanted[key] -= 1
+        else:
+            del self._wanted[key]
+
+    def take(self, entry: Entry) -> None:
+        """Hands out an entry that is on the device or rejected."""
+        self.room.move(entry, EntryEvent.TAKE)
+        del self._entries[entry.key]
+        self.totals.taken += entry.state is EntryState.IN_STEP
+
+    def dispatched(self, entry: Entry | None, work: Dispatched | None) -> None:
+        """Notes that a step has handed its micro-batch's work to the device, or failed to.
+
+        Args:
+            entry: The step's entry; None if its payload was not staged.
+            work: What the device does now, if that is known.
+        """
+        if entry is None:
+            self.room.inline_dispatched()
+        else:
+            self.room.move(entry, EntryEvent.DISPATCH)
+            entry.on_device = None
+        self.room.runs(work)
+        for resting in tuple(self._resting):
+            self._wake(resting)
+
+    def _wake(self, entry: Entry) -> None:
+        if entry in self._resting:
+            self._resting.remove(entry)
+            entry.failure = None

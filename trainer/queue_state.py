@@ -1,0 +1,101 @@
+"""What the parts of a staging queue share: its books, the lock that guards them, and how to wait."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from forebay.wire import ClosedError, WaitTimeoutError
+
+from .feed import Feed, Inlet
+from .promoter import Promoter
+from .queue_books import QueueBooks
+from .settings import StageMode, TrainerSettings
+from .transfer import Transfer
+
+T = TypeVar("T")
+
+
+class QueueState:
+    """The shared state of one queue.
+
+    Args:
+        transfer: Ways between host and device.
+        settings: The cap and the mode.
+        feed: The other source of entries.
+
+    Attributes:
+        changed: The bookkeeping lock, with which changes are told: held for microseconds, never across a transfer
+            or a wait for the device.
+        link: The transfer lock: one transfer at a time. Nobody waits for it with the bookkeeping lock in hand.
+        closed: Whether the queue is closed.
+    """
+
+    def __init__(self, transfer: Transfer, settings: TrainerSettings, feed: Feed) -> None:
+        self.serialize = settings.mode is StageMode.SERIALIZE
+        self.transfer = transfer
+        self.feed = feed
+        self.changed = threading.Condition()
+        self.link = threading.Lock()
+        self.books = QueueBooks(settings.max_device_batches, serialize=self.serialize)
+        self.promoter = Promoter(self.books, self.changed, transfer, self.link, feed.demand_changed)
+        self.closed = False
+
+    def __repr__(self) -> str:
+        mode = StageMode.SERIALIZE if self.serialize else StageMode.STAGE
+        with self.changed:
+            return f"StagingQueue({mode}, {self.books!r}, {self.promoter!r})"
+
+    def open_feed(self) -> None:
+        """Begins to be fed."""
+        self.feed.open(Inlet(self.books, self.changed, self.promoter.wake))
+
+    # Under the lock.
+
+    def check_open(self) -> None:
+        """Raises ClosedError after the end, and the feed's error if that is broken."""
+        if self.closed:
+            raise ClosedError("the staging queue is closed", remedy="use it inside its with block")
+        self.feed.check()
+
+    def wait(self, look: Callable[[], T | None], timeout_s: float, what: str) -> T:
+        """Waits until something is there.
+
+        Args:
+            look: Returns it, or None; called at every change.
+            timeout_s: Seconds to wait.
+            what: What is waited for, for people.
+
+        Raises:
+            WaitTimeoutError: It was not there in time.
+            ClosedError: The queue was closed.
+        """
+
+        def look_while_open() -> T | None:
+            self.check_open()
+            return look()
+
+        found = self.changed.wait_for(look_while_open, timeout_s)
+        if found is None:
+            raise self.timeout(timeout_s, what)
+        return found
+
+    def timeout(self, timeout_s: float, what: str) -> WaitTimeoutError:
+        """Makes the error for a wait that took too long."""
+        return WaitTimeoutError(f"waited {timeout_s:g} s for {what}; {self!r}", remedy=self.feed.remedy)
+
+    @contextlib.contextmanager
+    def wanting(self, key: str | None) -> Iterator[None]:
+        """Makes it known that somebody waits for an entry."""
+        self.books.want(key)
+        self.feed.asked()
+        self.feed.demand_changed()
+        self.promoter.wake()
+        try:
+            yield
+        finally:
+            self.books.unwant(key)
+            self.feed.demand_changed()
+            self.changed.notify_all()

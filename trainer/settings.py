@@ -1,0 +1,70 @@
+"""The trainer's settings: from the environment variables that the launchers people already have set."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+from collections.abc import Mapping
+
+from forebay.wire import check_settings, parse_settings, read_variables, setting
+
+
+class StageMode(enum.StrEnum):
+    """What a staged engine does with the micro-batches that are handed to it.
+
+    Attributes:
+        OFF: It declines to stage, and works as without Forebay.
+        STAGE: Staged transfers overlap the device's work.
+        SERIALIZE: A staged transfer starts only when the device has finished what was dispatched, so that nothing
+            overlaps: the baseline for A/B runs.
+    """
+
+    OFF = "off"
+    STAGE = "stage"
+    SERIALIZE = "serialize"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerSettings:
+    """All settings of one trainer; each is described by its `Setting` metadata.
+
+    Raises:
+        SettingError: A value has the wrong type, is out of range or is none of the choices.
+    """
+
+    stage_batch: str = setting(
+        StageMode.OFF.value,
+        "whether staged transfers happen, and whether they overlap the device's work",
+        choices=tuple(mode.value for mode in StageMode),
+        variable="TUNIX_STAGE_BATCH",
+    )
+    max_device_batches: int = setting(
+        1,
+        "micro-batches on the device beside the running one; 0 = unlimited",
+        0,
+        1024,
+        variable="TUNIX_STAGE_MAX_DEVICE_BATCHES",
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def mode(self) -> StageMode:
+        """`stage_batch`, as the member that it names."""
+        return StageMode(self.stage_batch)
+
+
+def load_trainer_settings(environment: Mapping[str, str] | None = None) -> TrainerSettings:
+    """Reads the settings from the environment.
+
+    Args:
+        environment: Variables, default this process's own.
+
+    Raises:
+        SettingError: A value has the wrong type, is out of range or is none of the choices; an empty one is wrong
+            too.
+    """
+    given = read_variables(TrainerSettings, os.environ if environment is None else environment)
+    return TrainerSettings(**parse_settings(TrainerSettings, given))

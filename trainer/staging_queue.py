@@ -1,0 +1,264 @@
+"""The staging queue: any number of micro-batches on the host, no more on the device than the cap."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from forebay.wire import UsageError, WaitTimeoutError, printable
+
+from .batch import Batch
+from .entry import Entry, InProcess
+from .entry_states import EntryState
+from .feed import Feed, NoFeed
+from .queue_state import QueueState
+from .settings import TrainerSettings, load_trainer_settings
+from .statistics import QueueStats
+from .steps import put_now, take_same, take_staged, use_prepared
+from .transfer import Transfer
+
+WAIT_S = 600.0
+"""Seconds that a wait may take if nothing else is said: a transfer of 5 GB takes seconds, a compiler minutes."""
+_CLOSE_S = 60.0
+_EXIT_S = 5.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Queued:
+    """A payload was taken into the queue.
+
+    Attributes:
+        key: Its key.
+        on_device: Whether it is on the device already; if not, its leaves are numpy and use no device memory.
+        replaced: Whether it took the place of an entry with its key.
+    """
+
+    key: str
+    on_device: bool
+    replaced: bool
+
+
+class StagingQueue:
+    """Micro-batches with keys, in one order, from `stage` and from a feed; a context manager.
+
+    A thread of its own promotes them to the device. JAX settings that hold for one thread, such as
+    `jax.default_device` as a context manager, do not reach it.
+
+    Args:
+        transfer: Ways between host and device.
+        settings: The cap and the mode; default from the environment. In the mode `off` a queue works as in
+            `stage`: to decline is the business of a `StagedEngine`.
+        feed: Another source of entries, beside `stage`.
+
+    Raises:
+        SettingError: The environment has a wrong value.
+    """
+
+    def __init__(
+        self, transfer: Transfer, *, settings: TrainerSettings | None = None, feed: Feed | None = None
+    ) -> None:
+        self.settings = load_trainer_settings() if settings is None else settings
+        self._state = QueueState(transfer, self.settings, NoFeed() if feed is None else feed)
+        # Also at the interpreter's exit: a thread that is inside of jax then would crash it.
+        self._stop_promoter = weakref.finalize(self, self._state.promoter.stop, _EXIT_S)
+        self._state.open_feed()
+
+    def __repr__(self) -> str:
+        return repr(self._state)
+
+    @property
+    def statistics(self) -> QueueStats:
+        """The queue's numbers now."""
+        with self._state.changed:
+            return self._state.books.statistics()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that are queued, in order."""
+        with self._state.changed:
+            return self._state.books.keys
+
+    def stage(self, payload: Any, *, key: str, timeout_s: float = WAIT_S) -> Queued:
+        """Takes a payload into the queue: at its end, or in the place of the entry with its key.
+
+        Nothing is copied here: leave the arrays as they are until the entry is on the device. This returns before
+        the transfer; in the mode `serialize` when it is complete, or at once if there is no room on the device.
+
+        Args:
+            payload: A pytree of numpy arrays and static values.
+            key: Its key.
+            timeout_s: Seconds that a serialized transfer may take.
+
+        Raises:
+            TreeError: It is no micro-batch, or can never be had on the device; nothing has changed.
+            PromotionError: A serialized transfer failed; the entry is queued.
+            WaitTimeoutError: A serialized transfer took too long; the entry is queued.
+            ClosedError: The queue is closed.
+        """
+        _check_request(key, timeout_s)
+        if key is None:
+            raise UsageError("a micro-batch was staged without a key", remedy="pass a key, and take it by that")
+        state = self._state
+        entry = Entry(key, InProcess(), state.transfer.place(state.transfer.take_apart(payload)))
+        with state.changed:
+            state.check_open()
+            replaced = state.books.add(entry)
+            state.promoter.wake()
+            state.feed.demand_changed()
+            if state.serialize:
+                state.wait(lambda: self._is_settled(entry), timeout_s, f"the transfer of {printable(key)!r}")
+                if entry.failure is not None:
+                    raise entry.failure
+            on_device = entry.state is EntryState.ON_DEVICE
+        # What was replaced is let go here, outside of the lock: to free its memory may take long.
+        return Queued(key, on_device, replaced is not None)
+
+    def _is_settled(self, entry: Entry) -> bool | None:
+        """Tells whether nothing will happen to an entry before a step begins or ends; None if something will."""
+        will_move = entry.state is EntryState.PROMOTING or self._state.books.will_promote(entry)
+        return None if will_move else True
+
+    def take(self, key: str | None = None, *, timeout_s: float = WAIT_S) -> Batch:
+        """Waits for a micro-batch to be on the device, and hands it out.
+
+        Args:
+            key: Which one; default the next in the queue's order.
+            timeout_s: Seconds to wait.
+
+        Returns:
+            The batch; use it as a context manager. It counts towards the cap until it is dispatched.
+
+        Raises:
+            NotStagedError: It is not queued, and nothing feeds the queue.
+            WaitTimeoutError: It was not there in time.
+            MicroBatchGoneError: The daemon says that this key was trained, dropped or lost, and will not come.
+            TreeError: It cannot be had on the device; it is dropped, with this as the reason.
+            PromotionError: It could not be promoted now, for example for want of device memory; it keeps its
+                place, and the next call tries again.
+            ClosedError: The queue is closed.
+        """
+        _check_request(key, timeout_s)
+        return take_staged(self._state, key, timeout_s)
+
+    def put(self, payload: Any, *, key: str | None = None, timeout_s: float = WAIT_S) -> Batch:
+        """Hands out a payload for a step, whatever is queued.
+
+        With a key, the entry of that key is handed out instead if it is the same micro-batch: structure, shapes,
+        dtypes and static values are compared, the arrays' values are not. An entry that is not the same is
+        dropped. Otherwise the payload is transferred now, and no other transfer begins before it.
+
+        Args:
+            payload: A pytree of numpy arrays and static values.
+            key: The key that it stands for; default none, and nothing that is queued is touched.
+            timeout_s: Seconds to wait for a transfer.
+
+        Returns:
+            The batch. It counts towards the cap if it was staged.
+
+        Raises:
+            TreeError: It is no micro-batch, or cannot be had on the device.
+            PromotionError: The transfer failed.
+            WaitTimeoutError: A transfer took too long.
+            ClosedError: The queue is closed.
+        """
+        _check_request(key, timeout_s)
+        tree = self._state.transfer.take_apart(payload)
+        if key is None:
+            return put_now(self._state, tree, None, "keyless", timeout_s)
+        return take_same(self._state, tree, key, timeout_s)
+
+    def bypass(self, tree: Any, *, key: str | None = None) -> Batch:
+        """Hands out a micro-batch whose arrays are on the device already.
+
+        Args:
+            tree: A pytree of device arrays and static values.
+            key: The key that it stands for; an entry with it is dropped, since it would be trained twice.
+
+        Raises:
+            ClosedError: The queue is closed.
+        """
+        _check_request(key, 0)
+        return use_prepared(self._state, tree, key)
+
+    @contextlib.contextmanager
+    def dispatching(self, *, timeout_s: float = WAIT_S) -> Iterator[None]:
+        """Wraps each call that hands work to the device, so that `serialize` can keep transfers apart from it.
+
+        Raises:
+            WaitTimeoutError: The transfer under way took too long; the call was not made.
+        """
+        state = self._state
+        if not state.serialize:
+            yield
+            return
+        with state.changed:
+            what = "the transfer under way to end before work is handed to the device"
+            state.wait(lambda: state.books.room.allows_dispatch or None, timeout_s, what)
+            state.books.room.dispatch_begins()
+        try:
+            yield
+        finally:
+            with state.changed:
+                state.books.room.dispatch_ends()
+                state.changed.notify_all()
+
+    def runs(self, outputs: Any) -> None:
+        """Tells of work on the device that uses no micro-batch, such as an optimizer update; for `serialize`."""
+        if self._state.serialize:
+            work = self._state.transfer.watch(outputs)
+            with self._state.changed:
+                self._state.books.room.runs(work)
+
+    def reset(self) -> None:
+        """Drops all that is queued, releases its slots, and starts the counts anew.
+
+        A transfer that is under way goes on and is then forgotten. A step that has its batch keeps it.
+        """
+        with self._state.changed:
+            dropped = self._state.books.reset()
+            self._state.feed.demand_changed()
+            self._state.changed.notify_all()
+        del dropped
+
+    def close(self) -> None:
+        """Ends the queue. What a daemon lent goes back to it; what is on the device and unfinished is lost.
+
+        Raises:
+            BrokenError: The daemon was away, and does not know what was finished since.
+            WaitTimeoutError: A transfer did not end.
+        """
+        state = self._state
+        with state.changed:
+            if state.closed:
+                return
+            state.closed = True
+            state.changed.notify_all()
+        # The transfer under way must end before the lock that guards its slot is let go.
+        if not state.promoter.stop(_CLOSE_S):
+            raise WaitTimeoutError(
+                f"{self!r} waited {_CLOSE_S:g} s for the transfer under way to end",
+                remedy="end this process; its slots stay lent until then",
+            )
+        self._stop_promoter.detach()
+        try:
+            state.feed.close()
+        finally:
+            state.books.forget()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _check_request(key: object, timeout_s: float) -> None:
+    # A wrong key would end the conversation with a daemon, and NaN would wait for ever.
+    if not isinstance(key, str | None) or not timeout_s >= 0:
+        raise UsageError("a request to the staging queue", got=(key, timeout_s), limit="a key, and 0 s or more")
