@@ -51,8 +51,8 @@ class FakeArrays:
 class FakeTransfer:
     """Keeps books of what a real device would do.
 
-    A transfer goes through at once, unless `hold` was called: then it stands still until `let_go`. What a step puts
-    out is a `FakeWork`, or None. Payloads are made by `payload`.
+    A transfer goes through at once, unless `hold` was called: then it stands still until `let_go`. What a step
+    puts out is a `FakeWork`, or None. Payloads are made by `payload`.
 
     Attributes:
         log: What happened, in order: `issue a`, `complete a`, `fetch a`.
@@ -131,7 +131,8 @@ class FakeTransfer:
     def fetch(self, on_device: OnDevice) -> PlacedTree:
         (arrays,) = on_device.arrays
         self.log.append(f"fetch {arrays.name}")
-        return arrays.placed
+        placed: PlacedTree = arrays.placed
+        return placed
 
     def watch(self, outputs: Any) -> FakeWork | None:
         return outputs if isinstance(outputs, FakeWork) else None
