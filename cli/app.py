@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from forebay.wire.errors import ForebayError
 
-COMMANDS = ("serve", "status", "demo", "version")
+COMMANDS = ("serve", "status", "demo", "bench", "version")
 """Commands in the order in which help lists them; each is a function of its name in the module of its name."""
 
 EXIT_INTERRUPTED = 130

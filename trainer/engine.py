@@ -21,10 +21,10 @@ from .staging_queue import WAIT_S, Queued, StagingQueue
 class Engine(Protocol):
     """What can be staged for."""
 
-    def fwd_bwd(self, batch: Any, **options: Any) -> Any:
+    def fwd_bwd(self, batch: Any, *args: Any, **options: Any) -> Any:
         """Hands a micro-batch's forward and backward pass to the device; returns what that makes."""
 
-    def update(self, **options: Any) -> Any:
+    def update(self, *args: Any, **options: Any) -> Any:
         """Hands the optimizer's update to the device; returns what that makes."""
 
 

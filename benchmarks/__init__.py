@@ -1,0 +1,1 @@
+"""Benchmarks: what they claim are ratios and counts within one run."""
