@@ -18,7 +18,7 @@ import numpy as np
 
 from forebay.trainer import JaxTransfer, StagedEngine, StageMode, StagingQueue, TrainerSettings
 from forebay.trainer.host_tree import PlacedTree
-from forebay.wire import MIB, ForebayError, LocalError
+from forebay.wire import MIB, ForebayError, LocalError, SettingError
 
 from .payload import micro_batch
 from .queue_result import QueueBenchResult, QueueBenchSettings
@@ -146,6 +146,12 @@ def run(settings: QueueBenchSettings, timeline: Path | None) -> QueueBenchResult
     payload = micro_batch(settings.payload_mib)
     _say(f"popping beside transfers of {settings.pop_transfer_mib:g} MiB")
     pops = measure_pops(settings)
+    if not pops:
+        raise SettingError(
+            "every transfer was over before an entry was popped beside it",
+            got=f"pop_transfer_mib {settings.pop_transfer_mib:g}",
+            remedy="raise it",
+        )
     stage_calls = measure_stage_calls(payload, settings)
     compute_s = measure_copy(payload) / COPY_OVER_COMPUTE
     _say(f"compute is a timed wait of {1000 * compute_s:.1f} ms for a micro-batch")

@@ -14,6 +14,7 @@ from typing import Any
 
 from forebay.daemon import Settings
 from forebay.shm import HEADER_FIELDS, SLOT_TRANSITIONS
+from forebay.trainer.entry_states import ENTRY_TRANSITIONS
 from forebay.trainer.settings import TrainerSettings
 from forebay.wire import DTYPES, MICRO_BATCH_TRANSITIONS, REFUSAL_MEANINGS, setting_of, variable_of
 
@@ -37,6 +38,12 @@ def slot_table() -> str:
 def micro_batch_table() -> str:
     """The micro-batch's life."""
     rows = [(f"`{a}`", e.value, f"`{b}`") for (a, e), b in MICRO_BATCH_TRANSITIONS.items()]
+    return table(("from", "event", "to"), rows)
+
+
+def entry_table() -> str:
+    """The life of an entry of the trainer's staging queue."""
+    rows = [(f"`{a}`", e.value, f"`{b}`") for (a, e), b in ENTRY_TRANSITIONS.items()]
     return table(("from", "event", "to"), rows)
 
 
@@ -83,6 +90,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "slot-table": slot_table,
     "micro-batch-table": micro_batch_table,
+    "entry-table": entry_table,
     "slot-layout": slot_layout,
     "refusals": refusals,
     "dtypes": dtypes,

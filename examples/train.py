@@ -10,4 +10,6 @@ with forebay.attach("train") as queue:
     for _ in range(3):
         with queue.take() as batch:
             tokens = batch.tree["tokens"]
-            print(batch.key, tokens.shape, batch.tree["policy_version"], loss(tokens))
+            value = loss(tokens)
+            batch.dispatched(value)  # from here on the next one is promoted
+            print(batch.key, tokens.shape, batch.tree["policy_version"], value)

@@ -14,11 +14,12 @@ from forebay import local_daemon
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+QUEUE_PAGE = (ROOT / "docs" / "staging-queue.md").read_text()
 
 
-def block_after(marker: str, language: str) -> str:
-    """Returns the first fenced block of a language after a marker in the README."""
-    found = re.search(rf"```{language}\n(.*?)```", README[README.index(marker) :], re.DOTALL)
+def block_after(marker: str, language: str, page: str = README) -> str:
+    """Returns the first fenced block of a language after a marker in a page."""
+    found = re.search(rf"```{language}\n(.*?)```", page[page.index(marker) :], re.DOTALL)
     assert found is not None
     return found[1]
 
@@ -57,3 +58,12 @@ def test_the_examples_print_what_the_readme_says() -> None:
         finally:
             for process in processes.values():
                 process.kill()
+
+
+def test_the_page_on_the_queue_shows_its_example_as_it_is_and_what_it_prints() -> None:
+    assert block_after("`examples/stage_ahead.py`", "python", QUEUE_PAGE) == code_of("stage_ahead.py")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "stage_ahead.py")], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == block_after("`examples/stage_ahead.py`", "text", QUEUE_PAGE)
