@@ -160,6 +160,7 @@ class DaemonFeed:
         A daemon that was restarted lends again what it does not know to be released. The release is on its way; a
         second promotion would train the micro-batch twice.
         """
+        replaced = None
         with self._inlet.changed:
             self._credit_used += lend.on_credit
             if self._newest.get(lend.slot) == lend.generation or self._reader is None:
@@ -170,8 +171,10 @@ class DaemonFeed:
             if lend.key in self._trained_inline:
                 slot.ended("")
             else:
-                self._inlet.books.add(entry)
+                replaced = self._inlet.books.add(entry)
             self._inlet.wake()
+        # Outside of the lock: to free its memory may take long.
+        del replaced
 
     def gone(self, notice: KeyGone) -> None:
         """See `Holdings`."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -83,7 +83,7 @@ class JaxTransfer:
         """
         default_is_host_memory = None in placed.targets and _default_is_host_memory()
         return [
-            _put(self._fit_64bit(leaf), target, path, default_is_host_memory)
+            _put(self._fit_64bit(leaf, path), target, path, default_is_host_memory)
             for leaf, target, path in zip(placed.tree.leaves, placed.targets, placed.tree.paths, strict=True)
         ]
 
@@ -127,9 +127,9 @@ class JaxTransfer:
     def watch(self, outputs: Any) -> Dispatched | None:
         """Returns how to wait for the work that makes `outputs`: a pytree in which some leaves are device arrays.
 
-        Anything with a method `block_until_ready` counts as one, as it does for `jax.block_until_ready`.
+        Anything with the methods `is_ready` and `block_until_ready` counts as one.
         """
-        arrays = [leaf for leaf in jax.tree.leaves(outputs) if hasattr(leaf, "block_until_ready")]
+        arrays = [leaf for leaf in jax.tree.leaves(outputs) if isinstance(leaf, WorkOnDevice)]
         return DispatchedArrays(arrays) if arrays else None
 
     def _check_64bit(self, leaf: Array, path: str) -> None:
@@ -142,9 +142,22 @@ class JaxTransfer:
                 remedy="set jax_enable_x64, send 32-bit leaves, or ask for cast_64bit=True",
             )
 
-    def _fit_64bit(self, leaf: Array) -> Array:
+    def _fit_64bit(self, leaf: Array, path: str) -> Array:
+        # Checked again: the mode may be another on this thread, or by now.
+        self._check_64bit(leaf, path)
         narrowed = _NARROWED.get(leaf.dtype.name)
         return leaf if narrowed is None or jax.config.read("jax_enable_x64") else leaf.astype(narrowed)
+
+
+@runtime_checkable
+class WorkOnDevice(Protocol):
+    """What a device is making: a `jax.Array`, or something that behaves like one."""
+
+    def is_ready(self) -> bool:
+        """Tells whether it is there."""
+
+    def block_until_ready(self) -> Any:
+        """Waits until it is."""
 
 
 class DispatchedArrays:
@@ -167,7 +180,10 @@ class DispatchedArrays:
 
     def is_done(self) -> bool:
         """Tells whether all are ready; never waits."""
-        return all(array.is_ready() for array in self._watched())
+        try:
+            return all(array.is_ready() for array in self._watched())
+        except RuntimeError:  # deleted or donated just now: the next look leaves it out
+            return False
 
     def wait(self) -> None:
         """Waits for all of them. What went wrong on the device is told to whoever uses its results."""

@@ -29,6 +29,9 @@ class Promoter:
         transfer: Ways between host and device.
         link: Held for each transfer: one at a time.
         told: Called under the lock after each piece of work.
+
+    Attributes:
+        failure: Why the thread ended when it should not have.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Promoter:
         self._activity = "idle"
         self._since = time.monotonic()
         self._waited_s = 0.0
+        self.failure: BaseException | None = None
 
     def __repr__(self) -> str:
         if self._activity == "idle":
@@ -73,12 +77,18 @@ class Promoter:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (work := self._next()) is not None:
-            event = self._carry_out(work)
-            # Before the next wait: what was dropped meanwhile must not live on in this frame.
-            del work
-            if event is not None:
-                event.emit()
+        try:
+            while (work := self._next()) is not None:
+                event = self._carry_out(work)
+                # Before the next wait: what was dropped meanwhile must not live on in this frame.
+                del work
+                if event is not None:
+                    event.emit()
+        except BaseException as error:  # a mistake of ours: whoever waits must hear of it
+            with self._changed:
+                self.failure = error
+                self._changed.notify_all()
+            raise
 
     def _next(self) -> Work | None:
         with self._changed:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from forebay.wire import ClosedError, WaitTimeoutError
+from forebay.wire import ClosedError, LocalError, WaitTimeoutError
 
 from .feed import Feed, Inlet
 from .promoter import Promoter
@@ -55,10 +55,12 @@ class QueueState:
     # Under the lock.
 
     def check_open(self) -> None:
-        """Raises ClosedError after the end, and the feed's error if that is broken."""
+        """Raises ClosedError after the end, and what the feed or the promoter broke by."""
         if self.closed:
             raise ClosedError("the staging queue is closed", remedy="use it inside its with block")
         self.feed.check()
+        if self.promoter.failure is not None:
+            raise LocalError("the promoter ended by a mistake of its own") from self.promoter.failure
 
     def wait(self, look: Callable[[], T | None], timeout_s: float, what: str) -> T:
         """Waits until something is there.
