@@ -3,10 +3,10 @@
 from .attach import attach
 from .batch import Batch
 from .engine import Declined, Engine, Prepared, StagedEngine
+from .entry import PromotionError
 from .events import StageDemote, StageFail, StagePromote
 from .feed import NotStagedError
 from .jax_transfer import JaxTransfer
-from .promoter import PromotionError
 from .settings import StageMode, TrainerSettings
 from .staging_queue import Queued, StagingQueue
 from .statistics import QueueStats

@@ -131,7 +131,7 @@ class DaemonFeed:
         """Drops what was lent from a pool that is no more: the daemon will have it staged again."""
         self._newest.clear()
         for slot, entry in list(self._unfinished.items()):
-            if slot.is_held and entry.state is EntryState.HOST:
+            if slot.is_on_host:
                 self._inlet.books.drop(entry, "pool_gone", "its pool is gone")
 
     def held(self) -> tuple[tuple[int, int], ...]:
@@ -172,6 +172,8 @@ class DaemonFeed:
                 slot.ended("")
             else:
                 replaced = self._inlet.books.add(entry)
+            self._gone.pop(lend.key, None)
+            self.demand_changed()
             self._inlet.wake()
         # Outside of the lock: to free its memory may take long.
         del replaced
@@ -228,6 +230,7 @@ class DaemonFeed:
         if entry is not None:
             self._inlet.books.drop(entry, "superseded", "")
         self._link.report(Finished(holder="", key=key))
+        self.demand_changed()
 
 
 class LentSlot:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from forebay.wire import LocalError
+from forebay.wire import HostError, LocalError
 
 from .entry_states import ENTRY_TRANSITIONS, EntryEvent, EntryState
 from .host_tree import HostTree, PlacedTree
 from .transfer import OnDevice
+
+
+class PromotionError(HostError):
+    """A micro-batch could not be promoted for a reason that may pass; it stays where it is, and in its place."""
+
+    def anew(self) -> PromotionError:
+        """Returns the same error for one more to raise: it would collect the frames of all who raise it."""
+        error = PromotionError(self.what, got=self.got, limit=self.limit, remedy=self.remedy)
+        error.__cause__ = self.__cause__
+        return error
 
 
 class Origin(Protocol):
@@ -55,11 +65,15 @@ class Entry:
         placed: None from the moment on in which it is on the device.
         on_device: Its device arrays, while there are any.
         promote_s: Seconds that its transfer took.
+        was_transferred: Whether its bytes have been on the device, so that its origin was told.
         failure: Why its last transfer failed. It rests until it is asked for or a step was dispatched.
         drop_reason: Why it was dropped while its bytes were under way.
     """
 
-    __slots__ = ("drop_reason", "failure", "key", "on_device", "origin", "placed", "promote_s", "state")
+    __slots__ = (
+        *("drop_reason", "failure", "key", "on_device", "origin", "placed", "promote_s", "state"),
+        "was_transferred",
+    )
 
     def __init__(self, key: str, origin: Origin, placed: PlacedTree | None = None) -> None:
         self.key = key
@@ -67,6 +81,7 @@ class Entry:
         self.placed = placed
         self.on_device: OnDevice | None = None
         self.promote_s = 0.0
+        self.was_transferred = False
         self.failure: Exception | None = None
         self.drop_reason = ""
         self.state = EntryState.HOST

@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
+from jax.errors import JaxRuntimeError
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from forebay.wire import (
@@ -227,7 +228,9 @@ def _put(host: Array, target: Target, path: str, default_is_host_memory: bool) -
             array: jax.Array = jax.make_array_from_process_local_data(target, host)
         else:
             array = jax.device_put(host, target)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, JaxRuntimeError) as error:
+        if isinstance(error, JaxRuntimeError) and not str(error).startswith("INVALID_ARGUMENT"):
+            raise  # no room, a device that is gone: it may pass
         raise TreeError(
             f"leaf {path} cannot be put on the device: {error}",
             got=f"{host.dtype}{list(host.shape)} for {target}",

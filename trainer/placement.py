@@ -50,10 +50,7 @@ class Placement:
     def _as_asked(self, tree: HostTree) -> list[Target]:
         ask = self._shardings
         if callable(ask) and not isinstance(ask, Sharding | jax.Device):
-            return [
-                ask(path, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
-                for path, leaf in zip(tree.paths, tree.leaves, strict=True)
-            ]
+            return [_ask(ask, leaf, path) for leaf, path in zip(tree.leaves, tree.paths, strict=True)]
         return list(_broadcast(ask, tree.structure, ROOT, self._registry))
 
     def _divisible(self, target: Target, leaf: Array, path: str) -> Target:
@@ -69,6 +66,17 @@ class Placement:
                 log.warning("replicated leaf=%s shape=%s cannot be divided by %s", path, leaf.shape, target.spec)
             return NamedSharding(target.mesh, PartitionSpec(), memory_kind=target.memory_kind)
         return target
+
+
+def _ask(function: ShardingFunction, leaf: Array, path: str) -> Target:
+    target = function(path, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
+    if not _is_target(target):
+        raise TreeError(
+            f"the shardings' function returned no sharding for leaf {path}",
+            got=type(target).__name__,
+            limit="a sharding, a device, or None",
+        )
+    return target
 
 
 def _broadcast(prefix: Any, node: Node, path: str, registry: TreeRegistry) -> Iterator[Target]:

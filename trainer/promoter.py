@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-import traceback
 from collections.abc import Callable
 
-from forebay.wire import ForebayError, HostError, printable
+from forebay.wire import ForebayError, printable
 
-from .entry import Entry
+from .entry import Entry, PromotionError
+from .entry_states import EntryState
 from .events import Event, StageDemote, StageFail, StagePromote
 from .host_tree import PlacedTree
 from .queue_books import Await, Demote, Promote, QueueBooks, Work
 from .transfer import OnDevice, Transfer
 
+log = logging.getLogger("forebay.trainer")
 
-class PromotionError(HostError):
-    """A micro-batch could not be promoted for a reason that may pass; it stays where it is, and in its place."""
+_Times = tuple[float, float, float, float]
+"""Monotonic seconds: asked for the link, had it, had issued the transfer, had it complete."""
 
 
 class Promoter:
@@ -120,23 +122,23 @@ class Promoter:
         with self._changed:
             self._books.room.awaited(work.work)
 
-    def _promote(self, entry: Entry) -> Event:
+    def _promote(self, entry: Entry) -> Event | None:
         self._begin(f"promoting {printable(entry.key)!r}")
         try:
             placed = entry.placed or self._transfer.place(entry.origin.read())
             on_device, times = self._put(placed)
         except ForebayError as error:
-            return self._end_badly(entry, error, is_final=True)
+            return self._end_badly(entry, error)
         except BaseException as error:  # noqa: BLE001 - even an exit: it belongs to whoever waits for this entry
             failure = PromotionError(
                 f"micro-batch {entry.key!r} could not be promoted: {error}",
                 remedy="it keeps its place: make room on the device and ask for it again",
             )
             failure.__cause__ = error
-            return self._end_badly(entry, failure, is_final=False)
+            return self._end_badly(entry, failure)
         return self._end_well(entry, on_device, times)
 
-    def _put(self, placed: PlacedTree) -> tuple[OnDevice, tuple[float, float, float, float]]:
+    def _put(self, placed: PlacedTree) -> tuple[OnDevice, _Times]:
         asked_at = time.monotonic()
         with self._link:
             began_at = time.monotonic()
@@ -145,21 +147,25 @@ class Promoter:
             on_device = self._transfer.complete(placed, issued)
         return on_device, (asked_at, began_at, issued_at, time.monotonic())
 
-    def _end_well(self, entry: Entry, on_device: OnDevice, times: tuple[float, float, float, float]) -> Event:
+    def _end_well(
+        self, entry: Entry, on_device: OnDevice, times: tuple[float, float, float, float]
+    ) -> Event | None:
         asked_at, began_at, issued_at, ended_at = times
         wait_prev_s, self._waited_s = self._waited_s + began_at - asked_at, 0.0
         with self._changed:
-            totals = self._books.totals
             entry.promote_s = ended_at - began_at
             self._books.arrived(entry, on_device)
+            self._told()
+            self._changed.notify_all()
+            if entry.state is EntryState.GONE:
+                return None
+            totals = self._books.totals
             totals.promotions += 1
             totals.promoted_bytes += on_device.host_bytes
             totals.wait_prev_s += wait_prev_s
             totals.issue_s += issued_at - began_at
             totals.transfer_s += ended_at - began_at
             counts = self._books.statistics()
-            self._told()
-            self._changed.notify_all()
         return StagePromote(
             key=entry.key,
             host_bytes=on_device.host_bytes,
@@ -171,17 +177,17 @@ class Promoter:
             ended_at=ended_at,
         )
 
-    def _end_badly(self, entry: Entry, failure: Exception, *, is_final: bool) -> Event:
+    def _end_badly(self, entry: Entry, failure: ForebayError) -> Event:
         reason = printable(repr(failure))
         _let_go_of_frames(failure)
         with self._changed:
-            if is_final:
-                self._books.rejected(entry, failure, reason)
-            else:
+            if isinstance(failure, PromotionError):
                 self._books.failed(entry, failure)
+            else:
+                self._books.rejected(entry, failure, reason)
             self._told()
             self._changed.notify_all()
-        return StageFail(entry.key, reason, is_final)
+        return StageFail(entry.key, reason, not isinstance(failure, PromotionError))
 
     def _demote(self, work: Demote) -> Event:
         entry = work.entry
@@ -190,7 +196,7 @@ class Promoter:
         try:
             with self._link:
                 placed = self._transfer.fetch(entry.on_device)
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for the other entry
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the other entry
             failure = PromotionError(
                 f"micro-batch {work.wanted.key!r} could not be promoted: {entry.key!r} is on the device"
                 f" before it and could not be brought back: {error}",
@@ -209,8 +215,9 @@ class Promoter:
 
 
 def _let_go_of_frames(failure: BaseException) -> None:
-    """Clears the variables of the frames that a failure went through: they hold arrays, and it may live long."""
+    """Cuts off the frames that a failure went through: they hold arrays, and it may live long."""
+    log.debug("a transfer failed", exc_info=failure)
     error: BaseException | None = failure
     while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

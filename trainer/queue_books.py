@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from .device_room import DeviceRoom
-from .entry import Entry
+from .entry import Entry, PromotionError
 from .entry_states import EntryEvent, EntryState
 from .host_tree import PlacedTree
 from .statistics import QueueStats, Totals
@@ -131,19 +131,26 @@ class QueueBooks:
         self.totals = Totals()
         return dropped
 
-    def forget(self) -> None:
-        """Lets go of all that is queued, and tells nobody."""
+    def forget(self) -> list[Entry]:
+        """Takes out all that is queued, and tells nobody; returns it."""
+        forgotten = list(self._entries.values())
+        for entry in forgotten:
+            self.room.move(entry, EntryEvent.DROP)
         self._entries.clear()
         self._resting.clear()
+        return forgotten
 
     def _end(self, entry: Entry, cause: str, reason: str) -> None:
         was_rejected = entry.state is EntryState.REJECTED
         self.room.move(entry, EntryEvent.DROP)
         self._resting.discard(entry)
+        if was_rejected:
+            # It was counted, and its origin told, when it was rejected.
+            return
         self.totals.drops[cause] += 1
         if entry.state is EntryState.ABANDONED:
             entry.drop_reason = reason
-        elif not was_rejected:
+        else:
             entry.origin.ended(reason)
 
     # What the promoter does.
@@ -203,11 +210,13 @@ class QueueBooks:
         entry.placed = None
         if entry.state is EntryState.GONE:
             entry.origin.ended(entry.drop_reason)
-        else:
-            entry.on_device = on_device
+            return
+        entry.on_device = on_device
+        if not entry.was_transferred:
+            entry.was_transferred = True
             entry.origin.transferred()
 
-    def failed(self, entry: Entry, failure: Exception) -> None:
+    def failed(self, entry: Entry, failure: PromotionError) -> None:
         """Notes that an entry could not be promoted for a reason that may pass: it rests in its place."""
         self.room.move(entry, EntryEvent.FAIL)
         self._rest_or_end(entry, failure)
@@ -215,35 +224,37 @@ class QueueBooks:
     def rejected(self, entry: Entry, failure: Exception, reason: str) -> None:
         """Notes that an entry can never be promoted; it keeps its place until somebody is told."""
         self.room.move(entry, EntryEvent.REJECT)
-        self.totals.drops["rejected"] += entry.state is EntryState.REJECTED
+        if entry.state is EntryState.REJECTED:
+            self.totals.drops["rejected"] += 1
         entry.failure, entry.placed = failure, None
         entry.origin.ended(entry.drop_reason or reason)
 
     def returned(self, entry: Entry, placed: PlacedTree) -> None:
         """Notes that an entry is back on the host."""
         self.room.move(entry, EntryEvent.RETURN)
-        self.totals.demotions += 1
         entry.on_device = None
         if entry.state is EntryState.GONE:
             entry.origin.ended(entry.drop_reason)
-        else:
-            entry.placed = placed
+            return
+        self.totals.demotions += 1
+        entry.placed = placed
 
-    def stayed(self, work: Demote, failure: Exception) -> None:
+    def stayed(self, work: Demote, failure: PromotionError) -> None:
         """Notes that an entry could not be brought back: the one that is waited for cannot come now."""
         self.room.move(work.entry, EntryEvent.FAIL)
         if work.entry.state is EntryState.GONE:
+            work.entry.on_device = None
             work.entry.origin.ended(work.entry.drop_reason)
         if work.wanted.state is EntryState.HOST:
             self._rest_or_end(work.wanted, failure)
 
-    def _rest_or_end(self, entry: Entry, failure: Exception) -> None:
-        self.totals.failures += 1
+    def _rest_or_end(self, entry: Entry, failure: PromotionError) -> None:
         if entry.state is EntryState.GONE:
             entry.origin.ended(entry.drop_reason)
-        else:
-            entry.failure = failure
-            self._resting.add(entry)
+            return
+        self.totals.failures += 1
+        entry.failure = failure
+        self._resting.add(entry)
 
     # What a step does.
 

@@ -79,7 +79,7 @@ class QueueState:
             self.check_open()
             return look()
 
-        found = self.changed.wait_for(look_while_open, timeout_s)
+        found = self.changed.wait_for(look_while_open, min(timeout_s, threading.TIMEOUT_MAX))
         if found is None:
             raise self.timeout(timeout_s, what)
         return found

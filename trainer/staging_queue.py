@@ -12,7 +12,7 @@ from typing import Any, Self
 from forebay.wire import UsageError, WaitTimeoutError, printable
 
 from .batch import Batch
-from .entry import Entry, InProcess
+from .entry import Entry, InProcess, PromotionError
 from .entry_states import EntryState
 from .feed import Feed, NoFeed
 from .queue_state import QueueState
@@ -111,11 +111,18 @@ class StagingQueue:
             state.feed.demand_changed()
             if state.serialize:
                 state.wait(lambda: self._is_settled(entry), timeout_s, f"the transfer of {printable(key)!r}")
-                if entry.failure is not None:
-                    raise entry.failure
+                self._raise_failure(entry)
             on_device = entry.state is EntryState.ON_DEVICE
         # What was replaced is let go here, outside of the lock: to free its memory may take long.
         return Queued(key, on_device, replaced is not None)
+
+    def _raise_failure(self, entry: Entry) -> None:
+        if isinstance(entry.failure, PromotionError):
+            raise entry.failure.anew()
+        if entry.state is EntryState.REJECTED and entry.failure is not None:
+            # The caller is told here; nobody else has to be.
+            self._state.books.take(entry)
+            raise entry.failure
 
     def _is_settled(self, entry: Entry) -> bool | None:
         """Tells whether nothing will happen to an entry before a step begins or ends; None if something will."""
@@ -247,7 +254,9 @@ class StagingQueue:
         try:
             state.feed.close()
         finally:
-            state.books.forget()
+            with state.changed:
+                forgotten = state.books.forget()
+            del forgotten
 
     def __enter__(self) -> Self:
         return self

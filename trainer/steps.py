@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from forebay.wire import ForebayError, LocalError, printable
 
 from .batch import Batch
-from .entry import Entry, InProcess, Origin
+from .entry import Entry, InProcess, Origin, PromotionError
 from .entry_states import EntryState
 from .feed import NotStagedError, not_staged
 from .host_tree import HostTree, PlacedTree
 from .once import OneWarning
-from .promoter import PromotionError
 from .queue_state import QueueState
 from .transfer import OnDevice
 
@@ -25,6 +24,10 @@ mismatch_warning = OneWarning(
     "STAGE_MISMATCH key=%s the payload is not what was staged under its key (structure, shapes, dtypes or static"
     " values): the entry is dropped and the payload transferred. Said once; the statistics count them"
 )
+
+
+class _OtherEntryError(Exception):
+    """What is staged under a key is another kind of micro-batch by now."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,9 +78,13 @@ def take_same(state: QueueState, tree: HostTree, key: str, timeout_s: float) -> 
     def refuse(key: str | None) -> None:
         raise not_staged(key, state.books)
 
-    with contextlib.suppress(NotStagedError):
-        return _take(state, key, timeout_s, refuse)
-    return put_now(state, tree, key, "missing", timeout_s)
+    try:
+        return _take(state, key, timeout_s, refuse, tree.signature)
+    except _OtherEntryError:
+        mismatch_warning.give(printable(key))
+        return put_now(state, tree, key, "mismatch", timeout_s)
+    except NotStagedError:
+        return put_now(state, tree, key, "missing", timeout_s)
 
 
 def put_now(state: QueueState, tree: HostTree, key: str | None, cause: str, timeout_s: float) -> Batch:
@@ -96,6 +103,7 @@ def put_now(state: QueueState, tree: HostTree, key: str | None, cause: str, time
         origin, dropped = _supersede(state, key, cause)
         state.books.totals.inline[cause] += 1
         state.books.room.inline_begins()
+        state.changed.notify_all()
     del dropped
     on_device = None
     try:
@@ -116,43 +124,65 @@ def use_prepared(state: QueueState, tree: Any, key: str | None) -> Batch:
         state.books.totals.prepared += 1
         state.books.room.inline_begins()
         state.books.room.inline_ends(in_step=True)
+        state.changed.notify_all()
     del dropped
     return Batch(key or "", tree, host_bytes=0, promote_s=0.0, step=Step(state, origin, None))
 
 
-def _take(state: QueueState, key: str | None, timeout_s: float, absent: Callable[[str | None], None]) -> Batch:
+def _take(
+    state: QueueState,
+    key: str | None,
+    timeout_s: float,
+    absent: Callable[[str | None], None],
+    signature: bytes | None = None,
+) -> Batch:
+    """Waits for an entry, and takes it.
+
+    Args:
+        state: The queue's.
+        key: Which; None for the next.
+        timeout_s: Seconds to wait.
+        absent: Called while it is not queued; raises if it will not come.
+        signature: What it must be, if that matters.
+    """
     with state.changed:
         state.check_open()
-        entry = _ready(state, key)
+        state.feed.asked()
+        entry = _ready(state, key, signature)
         if entry is None:
             name = "the next micro-batch" if key is None else f"micro-batch {printable(key)!r}"
             with state.wanting(key):
                 what = f"{name} to be on the device"
-                entry = state.wait(lambda: _look_for(state, key, absent), timeout_s, what)
+                entry = state.wait(lambda: _look_for(state, key, absent, signature), timeout_s, what)
         state.feed.demand_changed()
-        on_device = entry.on_device
+        on_device, failure, entry.failure = entry.on_device, entry.failure, None
     if on_device is None:
-        raise entry.failure or LocalError(f"{entry!r} was taken without its arrays")
+        raise failure or LocalError(f"{entry!r} was taken without its arrays")
     return Step(state, entry.origin, entry).batch(entry.key, on_device)
 
 
-def _ready(state: QueueState, key: str | None) -> Entry | None:
+def _ready(state: QueueState, key: str | None, signature: bytes | None) -> Entry | None:
     entry = state.books.find(key)
     if entry is None or entry.state not in _READY:
         return None
+    if signature is not None and entry.on_device is not None and entry.on_device.signature != signature:
+        # It was replaced since it was compared.
+        raise _OtherEntryError
     state.books.take(entry)
     return entry
 
 
-def _look_for(state: QueueState, key: str | None, absent: Callable[[str | None], None]) -> Entry | None:
-    found = _ready(state, key)
+def _look_for(
+    state: QueueState, key: str | None, absent: Callable[[str | None], None], signature: bytes | None
+) -> Entry | None:
+    found = _ready(state, key, signature)
     if found is not None:
         return found
     entry = state.books.find(key)
     if entry is None:
         absent(key)
-    elif entry.failure is not None:
-        raise entry.failure
+    elif isinstance(entry.failure, PromotionError):
+        raise entry.failure.anew()
     return None
 
 
@@ -196,7 +226,7 @@ def _let_the_device_finish(state: QueueState, timeout_s: float) -> None:
 
 
 def _transfer(state: QueueState, placed: PlacedTree, key: str | None, timeout_s: float) -> OnDevice:
-    if not state.link.acquire(timeout=timeout_s):
+    if not state.link.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
         raise state.timeout(timeout_s, "the transfer under way to end")
     try:
         return state.transfer.complete(placed, state.transfer.issue(placed))
