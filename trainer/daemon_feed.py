@@ -6,12 +6,12 @@ from pathlib import Path
 
 from forebay.wire import (
     BrokenError,
-    ClosedError,
     Finished,
     ForebayError,
     KeyGone,
     Lend,
     Limits,
+    LocalError,
     MicroBatchGoneError,
     MicroBatchState,
     Promoted,
@@ -26,7 +26,7 @@ from .host_tree import HostTree
 from .slot_reader import SlotReader
 
 _UNLIMITED_AHEAD = 1 << 16
-_REMEMBERED_INLINE_KEYS = 10_000
+_REMEMBERED_KEYS = 10_000
 
 
 class DaemonFeed:
@@ -53,7 +53,7 @@ class DaemonFeed:
         self._was_asked = False
         self._gone: dict[str, KeyGone] = {}
         # Bounded like the daemon's own memory of finished keys.
-        self._trained_inline: dict[str, None] = {}
+        self._trained_here: dict[str, None] = {}
 
     def __repr__(self) -> str:
         return f"DaemonFeed({self._queue!r} at {self._link.endpoint}, {self._link.state})"
@@ -110,9 +110,13 @@ class DaemonFeed:
         """Has the present demand stated."""
         self._link.demand_changed()
 
+    def staged(self, key: str) -> Origin:
+        """Returns how to tell the daemon that a key is trained which it may have as well."""
+        return OwnKey(self, key)
+
     def inline(self, key: str) -> Origin:
-        """Returns how to tell the daemon what became of a key that a step trains by other bytes."""
-        return InlineKey(self, key)
+        """Returns how to tell the daemon that a key is trained which it may have as well."""
+        return OwnKey(self, key)
 
     # Holdings: what the conversation asks and tells, on the link's thread.
 
@@ -168,7 +172,7 @@ class DaemonFeed:
             self._newest[lend.slot] = lend.generation
             slot = LentSlot(self, lend, self._reader)
             entry = self._unfinished[slot] = Entry(lend.key, slot)
-            if lend.key in self._trained_inline:
+            if lend.key in self._trained_here:
                 slot.ended("")
             else:
                 replaced = self._inlet.books.add(entry)
@@ -221,13 +225,13 @@ class DaemonFeed:
             )
         )
 
-    def finished_inline(self, key: str) -> None:
-        """Tells the daemon that a key was trained by other bytes, and ends what is lent for it meanwhile."""
-        self._trained_inline[key] = None
-        if len(self._trained_inline) > _REMEMBERED_INLINE_KEYS:
-            del self._trained_inline[next(iter(self._trained_inline))]
+    def finished_here(self, key: str) -> None:
+        """Tells the daemon that a key was trained by bytes of this process, and ends what was lent for it."""
+        self._trained_here[key] = None
+        if len(self._trained_here) > _REMEMBERED_KEYS:
+            del self._trained_here[next(iter(self._trained_here))]
         entry = self._inlet.books.find(key)
-        if entry is not None:
+        if entry is not None and isinstance(entry.origin, LentSlot):
             self._inlet.books.drop(entry, "superseded", "")
         self._link.report(Finished(holder="", key=key))
         self.demand_changed()
@@ -288,8 +292,8 @@ class LentSlot:
         self._feed.finished(self, reason)
 
 
-class InlineKey:
-    """The origin of a key that a step trains by bytes that it was given.
+class OwnKey:
+    """The origin of a key whose bytes are this process's own, staged here or given to a step.
 
     Args:
         feed: Through which the daemon hears of it.
@@ -301,13 +305,13 @@ class InlineKey:
         self._key = key
 
     def read(self) -> HostTree:
-        """See `Origin`; there is nothing to read."""
-        raise ClosedError(f"the bytes for {self._key!r} are the step's own")
+        """See `Origin`; such an entry has its host tree from the start."""
+        raise LocalError(f"the bytes of {self._key!r} are this process's own, and are lost")
 
     def transferred(self) -> None:
         """See `Origin`."""
 
     def ended(self, reason: str) -> None:
-        """See `Origin`. A step that failed leaves what is staged for its key as it is."""
+        """See `Origin`. What was dropped here leaves what the daemon has for its key as it is."""
         if not reason:
-            self._feed.finished_inline(self._key)
+            self._feed.finished_here(self._key)

@@ -56,8 +56,11 @@ class Feed(Protocol):
     def demand_changed(self) -> None:
         """Entries came or went, or are asked for."""
 
+    def staged(self, key: str) -> Origin:
+        """A payload was staged in process under this key; returns whom to tell what becomes of it."""
+
     def inline(self, key: str) -> Origin:
-        """A step trains this key with bytes that it was given; returns whom to tell."""
+        """A step trains this key with bytes that it was given; returns whom to tell what becomes of it."""
 
 
 def not_staged(key: str | None, books: QueueBooks) -> NotStagedError:
@@ -94,6 +97,10 @@ class NoFeed:
 
     def demand_changed(self) -> None:
         """See `Feed`."""
+
+    def staged(self, key: str) -> Origin:  # noqa: ARG002
+        """See `Feed`."""
+        return InProcess()
 
     def inline(self, key: str) -> Origin:  # noqa: ARG002
         """See `Feed`."""

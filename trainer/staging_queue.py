@@ -12,7 +12,7 @@ from typing import Any, Self
 from forebay.wire import UsageError, WaitTimeoutError, printable
 
 from .batch import Batch
-from .entry import Entry, InProcess, PromotionError
+from .entry import Entry, PromotionError
 from .entry_states import EntryState
 from .feed import Feed, NoFeed
 from .queue_state import QueueState
@@ -103,7 +103,7 @@ class StagingQueue:
         if key is None:
             raise UsageError("a micro-batch was staged without a key", remedy="pass a key, and take it by that")
         state = self._state
-        entry = Entry(key, InProcess(), state.transfer.place(state.transfer.take_apart(payload)))
+        entry = Entry(key, state.feed.staged(key), state.transfer.place(state.transfer.take_apart(payload)))
         with state.changed:
             state.check_open()
             replaced = state.books.add(entry)
