@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -183,7 +184,7 @@ class DispatchedArrays:
         """Tells whether all are ready; never waits."""
         try:
             return all(array.is_ready() for array in self._watched())
-        except RuntimeError:  # deleted or donated just now: the next look leaves it out
+        except RuntimeError:  # donated just now: the next look leaves it out
             return False
 
     def wait(self) -> None:
@@ -194,9 +195,14 @@ class DispatchedArrays:
             except Exception as error:  # noqa: BLE001 - XLA's errors, and an array deleted just now
                 log.debug("dispatched work failed reason=%r", error)
 
-    def _watched(self) -> list[Any]:
-        arrays = [self._smallest, *(other() for other in self._others)]
-        return [array for array in arrays if array is not None and not _is_deleted(array)]
+    def _watched(self) -> Iterator[Any]:
+        # One at a time: jaxlib 0.10 crashes when it is asked about an array that was deleted since.
+        if not _is_deleted(self._smallest):
+            yield self._smallest
+        for other in self._others:
+            array = other()
+            if array is not None and not _is_deleted(array):
+                yield array
 
 
 def check_outside(array: jax.Array, leaf: Array, path: str) -> None:

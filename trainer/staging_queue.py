@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
@@ -65,6 +66,7 @@ class StagingQueue:
         self._state = QueueState(transfer, self.settings, NoFeed() if feed is None else feed)
         # Also at the interpreter's exit: a thread that is inside of jax then would crash it.
         self._stop_promoter = weakref.finalize(self, self._state.promoter.stop, _EXIT_S)
+        self._this_thread = threading.local()
         self._state.open_feed()
 
     def __repr__(self) -> str:
@@ -86,7 +88,8 @@ class StagingQueue:
         """Takes a payload into the queue: at its end, or in the place of the entry with its key.
 
         Nothing is copied here: leave the arrays as they are until the entry is on the device. This returns before
-        the transfer; in the mode `serialize` when it is complete, or at once if there is no room on the device.
+        the transfer; in the mode `serialize` when it is complete, or at once if there is no room on the device or
+        if this is called while work is handed to it.
 
         Args:
             payload: A pytree of numpy arrays and static values.
@@ -109,7 +112,8 @@ class StagingQueue:
             replaced = state.books.add(entry)
             state.promoter.wake()
             state.feed.demand_changed()
-            if state.serialize:
+            # Inside of a dispatch its own thread would wait for itself: the transfer comes after the dispatch.
+            if state.serialize and not getattr(self._this_thread, "is_dispatching", False):
                 state.wait(lambda: self._is_settled(entry), timeout_s, f"the transfer of {printable(key)!r}")
                 self._raise_failure(entry)
             on_device = entry.state is EntryState.ON_DEVICE
@@ -206,9 +210,11 @@ class StagingQueue:
             what = "the transfer under way to end before work is handed to the device"
             state.wait(lambda: state.books.room.allows_dispatch or None, timeout_s, what)
             state.books.room.dispatch_begins()
+        self._this_thread.is_dispatching = True
         try:
             yield
         finally:
+            self._this_thread.is_dispatching = False
             with state.changed:
                 state.books.room.dispatch_ends()
                 state.changed.notify_all()

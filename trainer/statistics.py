@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class QueueStats:
         failures: Transfers that failed and may succeed later.
         inline: Payloads that a step transferred itself, by cause: `keyless`, `missing`, `mismatch`.
         prepared: Payloads that were on the device already.
-        drops: Entries that were dropped, by cause: `replaced`, `mismatch`, `rejected`, `reset`, and so on.
+        drops: Entries that were dropped, by cause: `replaced`, `rejected`; `mismatch`, `superseded`, `prepared` where
+            a step was given other bytes for their key; `pool_gone`. A reset starts these counts anew as well.
     """
 
     queued: int
@@ -47,6 +49,11 @@ class QueueStats:
     inline: Mapping[str, int]
     prepared: int
     drops: Mapping[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns all of it in plain dicts, for JSON and metrics."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
     def __repr__(self) -> str:
         counts = [
