@@ -29,8 +29,9 @@ class QueueStats:
         failures: Transfers that failed and may succeed later.
         inline: Payloads that a step transferred itself, by cause: `keyless`, `missing`, `mismatch`.
         prepared: Payloads that were on the device already.
-        drops: Entries that were dropped, by cause: `replaced`, `rejected`; `mismatch`, `superseded`, `prepared` where
-            a step was given other bytes for their key; `pool_gone`. A reset starts these counts anew as well.
+        drops: Entries that were dropped, by cause: `replaced`, `rejected`; `mismatch`, `superseded`, `prepared`
+            where a step was given other bytes for their key; `pool_gone`. A reset starts these counts anew as
+            well.
     """
 
     queued: int
