@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
-from forebay.trainer import StagingQueue
-from forebay.trainer.entry_states import EntryState
 from forebay.trainer.host_tree import HostTree, PlacedTree, host_tree_of
-from forebay.trainer.queue_books import Work
 from forebay.trainer.transfer import OnDevice
 from forebay.wire import default_registry, unflatten
 
-T = TypeVar("T")
-WAIT_S = 20.0
+from .waiting import WAIT_S
 
 
 class FakeWork:
@@ -171,78 +165,6 @@ class FakeTransfer:
         with self._freed:
             self._live.remove(name)
             self._freed.notify_all()
-
-
-class Watch:
-    """Waits for what happens in a queue.
-
-    Args:
-        queue: Which one; before it is used.
-    """
-
-    def __init__(self, queue: StagingQueue) -> None:
-        self._state = queue._state
-        # Not the queue's own lock: to tell of a look by that would wake those whom the queue forgot to tell.
-        self._looked = threading.Condition()
-        self._found_nothing = 0
-        self._next_work = self._state.books.next_work
-        self._state.books.next_work = self._look  # type: ignore[method-assign]
-
-    def _look(self) -> Work | None:
-        work = self._next_work()
-        if work is None:
-            with self._looked:
-                self._found_nothing += 1
-                self._looked.notify_all()
-        return work
-
-    def settle(self) -> None:
-        """Has the promoter look once more, and waits until it has found nothing to do."""
-        with self._state.changed:
-            before = self._found_nothing
-            self._state.promoter.wake()
-        with self._looked:
-            assert self._looked.wait_for(lambda: self._found_nothing > before, WAIT_S), repr(self._state)
-
-    def until(self, is_so: Callable[[], bool]) -> None:
-        """Waits until something is so that the queue tells of."""
-        with self._state.changed:
-            assert self._state.changed.wait_for(is_so, WAIT_S), repr(self._state)
-
-    def until_state(self, key: str, state: EntryState) -> None:
-        """Waits until a queued entry is in a state."""
-        books = self._state.books
-        self.until(lambda: (entry := books.find(key)) is not None and entry.state is state)
-
-    def until_wanted(self, key: str | None, by: int = 1) -> None:
-        """Waits until some threads wait for an entry."""
-        books = self._state.books
-        self.until(lambda: (books._takers if key is None else books._wanted[key]) == by)
-
-
-class Call(Generic[T]):
-    """A call on a thread of its own."""
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._future: Future[T] = Future()
-        self._function = function
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._future.set_result(self._function())
-        except BaseException as error:  # noqa: BLE001 - it belongs to whoever asks for the result
-            self._future.set_exception(error)
-
-    @property
-    def is_done(self) -> bool:
-        return self._future.done()
-
-    def result(self) -> T:
-        return self._future.result(WAIT_S)
-
-    def error(self) -> BaseException | None:
-        return self._future.exception(WAIT_S)
 
 
 def payload(name: str, **more: Any) -> dict[str, Any]:

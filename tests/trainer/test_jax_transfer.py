@@ -19,7 +19,8 @@ from forebay.trainer.host_tree import PlacedTree
 from forebay.trainer.transfer import Dispatched, OnDevice
 from forebay.wire import DTYPES, LocalError, TreeError
 
-from .engines import WAIT_S, HandEngine, Output, staged
+from .engines import HandEngine, Output, staged
+from .waiting import WAIT_S
 
 MESH = Mesh(np.array(jax.devices()[:2]), ("data",))
 ROWS = NamedSharding(MESH, PartitionSpec("data"))

@@ -19,7 +19,8 @@ from forebay.trainer import Batch, NotStagedError, PromotionError, StagingQueue,
 from forebay.trainer.feed import NoFeed
 from forebay.trainer.host_tree import HostTree, PlacedTree
 
-from .fake_transfer import FakeArrays, FakeTransfer, FakeWork, Watch
+from .fake_transfer import FakeArrays, FakeTransfer, FakeWork
+from .waiting import Watch
 
 THREADS = 8
 OPERATIONS = 500
