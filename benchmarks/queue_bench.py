@@ -5,6 +5,7 @@ Run as `python -m forebay.benchmarks.queue_bench SETTINGS [TIMELINE]`; prints it
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import threading
@@ -35,7 +36,7 @@ _STAGE_CALLS: Final = 300
 _WAIT_S: Final = 60.0
 
 
-class _HeldTransfer(JaxTransfer):
+class _WatchedTransfer(JaxTransfer):
     """Tells when the transfer of a large micro-batch has begun and when it has ended."""
 
     def __init__(self, large_bytes: int) -> None:
@@ -63,13 +64,13 @@ def measure_pops(settings: QueueBenchSettings) -> list[float]:
     """Pops small entries that are on the device while a large one is transferred.
 
     Returns:
-        Seconds of each pop that was over before the transfer was.
+        Seconds of each pop that began while the transfer ran.
     """
     large = {"x": np.ones(int(settings.pop_transfer_mib * MIB), np.uint8)}
     small = {"x": np.ones(1024, np.uint8)}
     seconds = []
     for _ in range(_POP_ROUNDS):
-        transfer = _HeldTransfer(large["x"].nbytes)
+        transfer = _WatchedTransfer(large["x"].nbytes)
         unlimited = TrainerSettings(stage_batch=StageMode.STAGE.value, max_device_batches=0)
         with StagingQueue(transfer, settings=unlimited) as queue:
             keys = [f"small-{number}" for number in range(_POPS_A_ROUND)]
@@ -79,12 +80,12 @@ def measure_pops(settings: QueueBenchSettings) -> list[float]:
             if not transfer.began.wait(_WAIT_S):
                 raise LocalError("the large transfer never began")
             for key in keys:
+                if transfer.ended.is_set():
+                    break
                 began_at = time.perf_counter()
                 batch = queue.take(key)
-                popped_s = time.perf_counter() - began_at
+                seconds.append(time.perf_counter() - began_at)
                 batch.close()
-                if not transfer.ended.is_set():
-                    seconds.append(popped_s)
     return seconds
 
 
@@ -104,7 +105,7 @@ def measure_stage_calls(payload: Any, settings: QueueBenchSettings) -> list[floa
                 staged.stage_batch(payload, key=str(number))
                 seconds.append(time.perf_counter() - began_at)
             staged.reset_staged()
-            del batch
+            batch.close()
     return seconds
 
 
@@ -165,6 +166,7 @@ def run(settings: QueueBenchSettings, timeline: Path | None) -> QueueBenchResult
     device = jax.devices()[0]
     return QueueBenchResult(
         pop_on_device_us_p50=1e6 * statistics.median(pops),
+        pop_on_device_us_max=1e6 * max(pops),
         pops=len(pops),
         stage_batch_us_p50=1e6 * statistics.median(stage_calls),
         overlap_efficiency=statistics.median(efficiencies),
@@ -175,6 +177,9 @@ def run(settings: QueueBenchSettings, timeline: Path | None) -> QueueBenchResult
         max_live_device_sets=most_live,
         cap=settings.cap,
         compute="a timed wait stands in for the device's compute",
+        memory="host memory that glibc keeps when it is freed"
+        if "MALLOC_MMAP_MAX_" in os.environ
+        else "as it comes",
         compute_ms=1000 * compute_s,
         copy_ms=1000 * statistics.median(copy_s for run in staged for copy_s in run.copies_s),
         payload_mib=settings.payload_mib,

@@ -42,6 +42,7 @@ class QueueBenchResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         pop_on_device_us_p50: Microseconds to pop an entry that is on the device while another transfer runs.
+        pop_on_device_us_max: The longest of them.
         pops: How many were popped.
         stage_batch_us_p50: Microseconds of one `stage_batch` while the device is full.
         overlap_efficiency: Share of the copies' time that is hidden behind the compute; 1 if all of it is. The
@@ -53,6 +54,7 @@ class QueueBenchResult(msgspec.Struct, frozen=True, kw_only=True):
         max_live_device_sets: Most micro-batches that had arrays on the device at once, the running one included.
         cap: As it was set.
         compute: What stood for the device's compute.
+        memory: What stood for the device's memory, where that is the host's.
         compute_ms: Milliseconds of it for a micro-batch.
         copy_ms: Milliseconds of one transfer, median.
         payload_mib: As it was set.
@@ -63,6 +65,7 @@ class QueueBenchResult(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     pop_on_device_us_p50: float
+    pop_on_device_us_max: float
     pops: int
     stage_batch_us_p50: float
     overlap_efficiency: float
@@ -73,6 +76,7 @@ class QueueBenchResult(msgspec.Struct, frozen=True, kw_only=True):
     max_live_device_sets: int
     cap: int
     compute: str
+    memory: str
     compute_ms: float
     copy_ms: float
     payload_mib: float

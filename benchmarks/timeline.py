@@ -77,7 +77,7 @@ def draw(runs: Sequence[tuple[str, Sequence[Bar]]], file: Path) -> None:
     axes[-1, 0].set_xlabel("ms")
     try:
         figure.savefig(file, dpi=_DOTS_PER_INCH, metadata={"Software": None})
-    except OSError as error:
-        raise SettingError(f"the timeline {file} cannot be written", got=error.strerror) from error
+    except (OSError, ValueError) as error:
+        raise SettingError(f"the timeline {file} cannot be written", got=error) from error
     finally:
         pyplot.close(figure)

@@ -15,19 +15,23 @@ from rich.console import Console
 from rich.table import Table
 
 from forebay.benchmarks.queue_result import QueueBenchResult, QueueBenchSettings
+from forebay.wire import SettingError, WaitTimeoutError
 
 from .app import EXIT_INTERRUPTED
 
 EXIT_FAILED = 1
+_RUN_S = 3600.0
 
 _WARM_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
-"""Has glibc keep what is freed. On a CPU the "device's" memory comes from there, and pages that were never
-touched cost
-several times the copy; a real device's allocator keeps its memory as well."""
+"""Has glibc keep what is freed; the result says so.
+
+On a CPU the "device's" memory comes from there, and pages that were never touched cost several times the copy. A
+real device's allocator keeps its memory as well.
+"""
 
 
 class Benchmark(enum.StrEnum):
@@ -54,6 +58,8 @@ def bench(
         pop_transfer_mib=pop_transfer_mib,
         cap=cap,
     )
+    if timeline is not None and (timeline.suffix != ".png" or timeline.is_dir() or not timeline.parent.is_dir()):
+        raise SettingError("option --timeline", got=timeline, limit="a .png file in a folder that exists")
     result = _run_queue_bench(settings, timeline)
     if json:
         sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
@@ -68,10 +74,17 @@ def _run_queue_bench(settings: QueueBenchSettings, timeline: Path | None) -> Que
         command.append(str(timeline))
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=os.environ | _WARM_MEMORY, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env=os.environ | _WARM_MEMORY,
+            timeout=_RUN_S,
+            check=False,
         )
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    except subprocess.TimeoutExpired:
+        raise WaitTimeoutError(f"the benchmark did not end within {_RUN_S:g} s", remedy="ask for less") from None
     if done.returncode != 0:
         raise typer.Exit(EXIT_FAILED)
     return msgspec.json.decode(done.stdout, type=QueueBenchResult)

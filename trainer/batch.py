@@ -7,11 +7,11 @@ import warnings
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from forebay.wire import ClosedError
+from forebay.wire import ClosedError, words_of
 
 
-class Step(Protocol):
-    """What a batch tells the queue that it came from."""
+class StepReport(Protocol):
+    """How a batch tells where it came from what becomes of it."""
 
     def dispatched(self, outputs: Any) -> None:
         """Its work was handed to the device."""
@@ -35,7 +35,7 @@ class Batch:
         promote_s: Seconds that the transfer to the device took.
     """
 
-    def __init__(self, key: str, tree: Any, *, host_bytes: int, promote_s: float, step: Step) -> None:
+    def __init__(self, key: str, tree: Any, *, host_bytes: int, promote_s: float, step: StepReport) -> None:
         self.key = key
         self.host_bytes = host_bytes
         self.promote_s = promote_s
@@ -67,8 +67,8 @@ class Batch:
                 is done with this micro-batch; without them it takes it to be done.
         """
         if not self._is_dispatched:
-            self._is_dispatched = True
             self._step.dispatched(outputs)
+            self._is_dispatched = True
 
     def close(self, dropped_because: str = "") -> None:
         """Marks it consumed, or dropped for a reason, and lets the arrays go; a second call does nothing."""
@@ -76,8 +76,10 @@ class Batch:
             return
         self._is_closed = True
         self._tree = None
-        self.dispatched()
-        self._step.ended(dropped_because)
+        try:
+            self.dispatched()
+        finally:
+            self._step.ended(dropped_because)
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +87,7 @@ class Batch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close("" if kind is None else f"the trainer raised {kind.__name__}: {error}")
+        self.close("" if error is None else f"the trainer raised {words_of(error)}")
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True) and not sys.is_finalizing():

@@ -216,6 +216,9 @@ class Conversation:
         self.phase = Phase.ATTACHED
         self._taken_s = _TAKEN_RETRY_S
         self._again_at = now + self._retry_s
+        if not self._same_pool:
+            # Again: what was said since the pool was found is still about the one before.
+            self._forget_slots()
         self._holdings.attached(self._pool, attached.limits, same_pool=self._same_pool)
         self._same_pool = True
         self._unconfirmed = {

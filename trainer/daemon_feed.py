@@ -11,9 +11,7 @@ from forebay.wire import (
     KeyGone,
     Lend,
     Limits,
-    LocalError,
     MicroBatchGoneError,
-    MicroBatchState,
     Promoted,
     printable,
 )
@@ -22,7 +20,7 @@ from .daemon_link import DaemonLink
 from .entry import Entry, Origin
 from .entry_states import EntryState
 from .feed import Inlet
-from .host_tree import HostTree
+from .origins import LentSlot, OwnKey
 from .slot_reader import SlotReader
 
 _UNLIMITED_AHEAD = 1 << 16
@@ -94,7 +92,8 @@ class DaemonFeed:
     def check(self) -> None:
         """Raises if the link to the daemon is broken."""
         if self._failure is not None:
-            raise self._failure
+            # Else it would collect the frames of all who raise it.
+            raise self._failure.with_traceback(None)
 
     def asked(self) -> None:
         """Notes that somebody takes micro-batches."""
@@ -102,12 +101,15 @@ class DaemonFeed:
 
     def absent(self, key: str | None) -> None:
         """Raises MicroBatchGoneError if the daemon says that a key will never come."""
-        notice = None if key is None else self._gone.pop(key, None)
+        notice = None if key is None else self._gone.get(key)
         if notice is not None:
             raise MicroBatchGoneError(notice.key, notice.state, notice.reason)
 
     def demand_changed(self) -> None:
         """Has the present demand stated."""
+        if self._gone:
+            missing = self._inlet.books.missing
+            self._gone = {key: notice for key, notice in self._gone.items() if key in missing}
         self._link.demand_changed()
 
     def staged(self, key: str) -> Origin:
@@ -176,7 +178,6 @@ class DaemonFeed:
                 slot.ended("")
             else:
                 replaced = self._inlet.books.add(entry)
-            self._gone.pop(lend.key, None)
             self.demand_changed()
             self._inlet.wake()
         # Outside of the lock: to free its memory may take long.
@@ -207,23 +208,31 @@ class DaemonFeed:
     def promoted(self, slot: LentSlot) -> None:
         """Tells the daemon that a slot is released."""
         lend = slot.lend
-        if self.is_current(slot.reader):
-            self._link.report(Promoted(holder="", key=lend.key, slot=lend.slot, generation=lend.generation))
+
+        def promoted() -> Promoted | None:
+            if not self.is_current(slot.reader):
+                return None
+            return Promoted(holder="", key=lend.key, slot=lend.slot, generation=lend.generation)
+
+        self._link.report(promoted)
 
     def finished(self, slot: LentSlot, reason: str) -> None:
         """Tells the daemon what became of a micro-batch."""
         lend = slot.lend
         del self._unfinished[slot]
-        self._link.report(
-            Finished(
+        was_held = not slot.was_transferred
+
+        def finished() -> Finished:
+            return Finished(
                 holder="",
                 key=lend.key,
                 attempt=slot.attempt,
-                slot=lend.slot if slot.is_held else -1,
+                slot=lend.slot if was_held and self.is_current(slot.reader) else -1,
                 generation=lend.generation,
                 reason=printable(reason),
             )
-        )
+
+        self._link.report(finished)
 
     def finished_here(self, key: str) -> None:
         """Tells the daemon that a key was trained by bytes of this process, and ends what was lent for it."""
@@ -233,85 +242,6 @@ class DaemonFeed:
         entry = self._inlet.books.find(key)
         if entry is not None and isinstance(entry.origin, LentSlot):
             self._inlet.books.drop(entry, "superseded", "")
-        self._link.report(Finished(holder="", key=key))
+            self._inlet.wake()
+        self._link.report(lambda: Finished(holder="", key=key))
         self.demand_changed()
-
-
-class LentSlot:
-    """The origin of an entry that lies in a slot.
-
-    Args:
-        feed: Through which the daemon hears of it.
-        lend: As the daemon lent it.
-        reader: Of the pool that it was lent from.
-
-    Attributes:
-        attempt: The stage call that filled the slot; empty until it was read.
-    """
-
-    def __init__(self, feed: DaemonFeed, lend: Lend, reader: SlotReader) -> None:
-        self.lend = lend
-        self.reader = reader
-        self.attempt = ""
-        self._feed = feed
-        self._was_transferred = False
-
-    def __repr__(self) -> str:
-        return f"LentSlot({self.lend.key!r}, slot {self.lend.slot}, {'held' if self.is_held else 'released'})"
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the slot is lent and not released."""
-        return not self._was_transferred and self._feed.is_current(self.reader)
-
-    @property
-    def is_on_host(self) -> bool:
-        """Whether the slot has the only bytes: the daemon may lend it again if this trainer is gone."""
-        return not self._was_transferred and self._feed.state_of(self) is EntryState.HOST
-
-    def read(self) -> HostTree:
-        """See `Origin`.
-
-        Raises:
-            MicroBatchGoneError: Its pool is gone; the daemon has it staged again.
-            HostError: The slot cannot be read.
-            TreeError: It holds no tree that can be had here.
-        """
-        if not self._feed.is_current(self.reader):
-            raise MicroBatchGoneError(self.lend.key, MicroBatchState.LOST, "its pool is gone")
-        self.attempt, tree = self.reader.read(self.lend)
-        return tree
-
-    def transferred(self) -> None:
-        """See `Origin`."""
-        self._feed.promoted(self)
-        self._was_transferred = True
-
-    def ended(self, reason: str) -> None:
-        """See `Origin`."""
-        self._feed.finished(self, reason)
-
-
-class OwnKey:
-    """The origin of a key whose bytes are this process's own, staged here or given to a step.
-
-    Args:
-        feed: Through which the daemon hears of it.
-        key: The key.
-    """
-
-    def __init__(self, feed: DaemonFeed, key: str) -> None:
-        self._feed = feed
-        self._key = key
-
-    def read(self) -> HostTree:
-        """See `Origin`; such an entry has its host tree from the start."""
-        raise LocalError(f"the bytes of {self._key!r} are this process's own, and are lost")
-
-    def transferred(self) -> None:
-        """See `Origin`."""
-
-    def ended(self, reason: str) -> None:
-        """See `Origin`. What was dropped here leaves what the daemon has for its key as it is."""
-        if not reason:
-            self._feed.finished_here(self._key)

@@ -113,10 +113,20 @@ class DaemonLink:
         """How far the conversation is, for people."""
         return self._conversation.phase.value
 
-    def report(self, report: Report) -> None:
-        """Says something to the daemon until it is confirmed; safe from any thread."""
-        if not self._post(lambda: self._conversation.report(report)):
-            log.warning("report_undelivered report=%s", report)
+    def report(self, make: Callable[[], Report | None]) -> None:
+        """Says something to the daemon until it is confirmed; safe from any thread.
+
+        Args:
+            make: Called on the link's thread, where the pool cannot change meanwhile; returns what is to be said,
+                or None if there is nothing any more.
+        """
+
+        def say() -> Sequence[TrainerRequest]:
+            report = make()
+            return [] if report is None else self._conversation.report(report)
+
+        if not self._post(say):
+            log.warning("report_undelivered report=%s", make())
 
     def demand_changed(self) -> None:
         """Has the present demand stated; safe from any thread."""
@@ -130,7 +140,7 @@ class DaemonLink:
         """
         if self._thread.is_alive():
             if self._attached_once.is_set():
-                self.report(Detach(holder=""))
+                self.report(lambda: Detach(holder=""))
             self._post(self._begin_to_close)
             self._thread.join()
         elif self._thread.ident is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -21,10 +23,12 @@ from .staging_queue import WAIT_S, Queued, StagingQueue
 class Engine(Protocol):
     """What can be staged for."""
 
-    def fwd_bwd(self, batch: Any, *args: Any, **options: Any) -> Any:
+    @property
+    def fwd_bwd(self) -> Callable[..., Any]:
         """Hands a micro-batch's forward and backward pass to the device; returns what that makes."""
 
-    def update(self, *args: Any, **options: Any) -> Any:
+    @property
+    def update(self) -> Callable[..., Any]:
         """Hands the optimizer's update to the device; returns what that makes."""
 
 
@@ -104,7 +108,7 @@ class StagedEngine:
         return self.queue.stage(payload, key=key, timeout_s=timeout_s)
 
     def fwd_bwd(
-        self, payload: Any = None, stage_key: str | None = None, *, timeout_s: float = WAIT_S, **options: Any
+        self, payload: Any = None, stage_key: str | None = None, *, stage_timeout_s: float = WAIT_S, **options: Any
     ) -> Any:
         """Runs the engine's `fwd_bwd` on a staged micro-batch or on a payload.
 
@@ -116,7 +120,7 @@ class StagedEngine:
             stage_key: The staged micro-batch to use. With a payload as well, that one is used where nothing is
                 staged under the key, or something that is not the same; see `StagingQueue.put`. With neither,
                 the next in the queue's order is used.
-            timeout_s: Seconds to wait for the micro-batch.
+            stage_timeout_s: Seconds to wait for the micro-batch.
             **options: Passed on.
 
         Returns:
@@ -128,7 +132,7 @@ class StagedEngine:
         """
         if self._is_off:
             return self._fwd_bwd_as_it_is(payload, stage_key, options)
-        with self._batch(payload, stage_key, timeout_s) as batch, self.queue.dispatching(timeout_s=timeout_s):
+        with self._batch(payload, stage_key, stage_timeout_s) as batch, self._dispatching(stage_timeout_s):
             outputs = self.engine.fwd_bwd(batch.tree, **options)
             batch.dispatched(outputs)
         return outputs
@@ -149,12 +153,21 @@ class StagedEngine:
             )
         return self.engine.fwd_bwd(payload.tree if isinstance(payload, Prepared) else payload, **options)
 
-    def update(self, *, timeout_s: float = WAIT_S, **options: Any) -> Any:
-        """Runs the engine's `update`; what is staged goes on meanwhile, except in the mode `serialize`."""
-        with self.queue.dispatching(timeout_s=timeout_s):
+    def update(self, *, stage_timeout_s: float = WAIT_S, **options: Any) -> Any:
+        """Runs the engine's `update`; what is staged goes on meanwhile, except in the mode `serialize`.
+
+        Raises:
+            WaitTimeoutError: In `serialize`, the transfer under way took longer than `stage_timeout_s`.
+        """
+        if self._is_off:
+            return self.engine.update(**options)
+        with self._dispatching(stage_timeout_s):
             outputs = self.engine.update(**options)
             self.queue.runs(outputs)
         return outputs
+
+    def _dispatching(self, timeout_s: float) -> AbstractContextManager[None]:
+        return self.queue.dispatching(timeout_s=timeout_s)
 
     def reset_staged(self) -> None:
         """Drops all that is staged, releases its slots, and starts the counts anew."""

@@ -62,6 +62,7 @@ class Entry:
 
     Attributes:
         state: Where it is.
+        place: Its place in the queue's order; an entry that replaces another has the other's.
         placed: None from the moment on in which it is on the device.
         on_device: Its device arrays, while there are any.
         promote_s: Seconds that its transfer took.
@@ -71,14 +72,15 @@ class Entry:
     """
 
     __slots__ = (
-        *("drop_reason", "failure", "key", "on_device", "origin", "placed", "promote_s", "state"),
-        "was_transferred",
+        *("drop_reason", "failure", "key", "on_device", "origin", "placed", "place", "promote_s", "state"),
+        *("was_transferred", "__weakref__"),
     )
 
     def __init__(self, key: str, origin: Origin, placed: PlacedTree | None = None) -> None:
         self.key = key
         self.origin = origin
         self.placed = placed
+        self.place = -1
         self.on_device: OnDevice | None = None
         self.promote_s = 0.0
         self.was_transferred = False

@@ -12,6 +12,8 @@ from forebay.wire import UsageError, printable
 from .entry import InProcess, Origin
 from .queue_books import QueueBooks
 
+_SHOWN_KEYS = 16
+
 
 class NotStagedError(UsageError):
     """No entry with that key is queued; the message names those that are."""
@@ -33,7 +35,7 @@ class Inlet:
 
 
 class Feed(Protocol):
-    """A source of entries. All but `open` and `close` are called under the queue's lock."""
+    """A source of entries. All but `open`, `close` and `staged` are called under the queue's lock."""
 
     remedy: str
     """What to do when an entry does not come."""
@@ -66,9 +68,11 @@ class Feed(Protocol):
 def not_staged(key: str | None, books: QueueBooks) -> NotStagedError:
     """Makes the error for an entry that is not queued and will not come."""
     wanted = "no micro-batch" if key is None else f"no micro-batch with the key {printable(key)!r}"
+    present = books.first_keys(_SHOWN_KEYS)
+    more = len(books) - len(present)
     return NotStagedError(
         f"{wanted} is staged",
-        got=f"staged keys {list(books.keys)}",
+        got=f"staged keys {present}" + (f" and {more} more" if more else ""),
         remedy="stage it first, or pass it as the payload",
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from forebay.wire import UNLIMITED, Array, TreeRegistry, dtype_name, flatten
+from forebay.wire import UNLIMITED, Array, TreeError, TreeRegistry, dtype_name, flatten
 from forebay.wire.structure import Dict, Leaf, Node, Static
 
 
@@ -51,10 +51,18 @@ class PlacedTree:
     Attributes:
         tree: The micro-batch.
         targets: One a leaf, in leaf order, as the transfer understands it.
+        first_signature: Of the tree that was staged, if this one comes from the device: there, leaves may have
+            been narrowed.
     """
 
     tree: HostTree
     targets: tuple[Any, ...]
+    first_signature: bytes | None = None
+
+    @property
+    def signature(self) -> bytes:
+        """The signature of the micro-batch as it was staged."""
+        return self.tree.signature if self.first_signature is None else self.first_signature
 
 
 def host_tree_of(payload: Any, registry: TreeRegistry) -> HostTree:
@@ -67,7 +75,10 @@ def host_tree_of(payload: Any, registry: TreeRegistry) -> HostTree:
     Raises:
         TreeError: It is no micro-batch; the message names the path.
     """
-    flat = flatten(payload, registry=registry, limits=UNLIMITED)
+    try:
+        flat = flatten(payload, registry=registry, limits=UNLIMITED)
+    except RecursionError:
+        raise TreeError("the payload is nested too deeply, or holds itself", limit="some hundred levels") from None
     return HostTree(flat.structure, flat.paths, flat.arrays)
 
 

@@ -27,15 +27,22 @@ from forebay.wire import (
     TreeError,
     TreeRegistry,
     default_registry,
+    printable,
     unflatten,
 )
 
 from .host_tree import HostTree, PlacedTree, host_tree_of
+from .once import OneWarning
 from .placement import Device, Placement, Target
 from .transfer import Dispatched, OnDevice
 
 log = logging.getLogger("forebay.trainer")
 
+unwatchable_warning = OneWarning(
+    "STAGE_UNWATCHED the queue cannot tell when the device has made what the engine returned (%s). Said once"
+)
+
+_KEPT_BYTES = 1 << 16
 _HOST_MEMORY_KINDS = ("unpinned_host", "pinned_host")
 _NARROWED = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 
@@ -111,7 +118,7 @@ class JaxTransfer:
             paths=tree.paths,
             targets=placed.targets,
             host_bytes=tree.host_bytes,
-            signature=tree.signature,
+            signature=placed.signature,
         )
 
     def fetch(self, on_device: OnDevice) -> PlacedTree:
@@ -124,15 +131,20 @@ class JaxTransfer:
             if not array.is_fully_addressable:
                 raise HostError(f"leaf {path} is spread over several processes", got=array.sharding)
         leaves = tuple(np.array(array) for array in on_device.arrays)
-        return PlacedTree(HostTree(on_device.structure, on_device.paths, leaves), on_device.targets)
+        tree = HostTree(on_device.structure, on_device.paths, leaves)
+        return PlacedTree(tree, on_device.targets, on_device.signature)
 
     def watch(self, outputs: Any) -> Dispatched | None:
         """Returns how to wait for the work that makes `outputs`: a pytree in which some leaves are device arrays.
 
         Anything with the methods `is_ready` and `block_until_ready` counts as one.
         """
-        arrays = [leaf for leaf in jax.tree.leaves(outputs) if isinstance(leaf, WorkOnDevice)]
-        return DispatchedArrays(arrays) if arrays else None
+        try:
+            arrays = [leaf for leaf in jax.tree.leaves(outputs) if isinstance(leaf, WorkOnDevice)]
+            return DispatchedArrays(arrays) if arrays else None
+        except Exception as error:  # noqa: BLE001 - the engine's outputs may be anything, and the step was done
+            unwatchable_warning.give(printable(error))
+            return None
 
     def _check_64bit(self, leaf: Array, path: str) -> None:
         narrowed = _NARROWED.get(leaf.dtype.name)
@@ -165,27 +177,33 @@ class WorkOnDevice(Protocol):
 class DispatchedArrays:
     """Work that is done when the arrays that it makes are ready.
 
-    It keeps the smallest of them and only looks at the others: gradients must not live longer for being watched.
-    What its owner has deleted or donated cannot be waited for; the work that took a donated array is watched
-    itself.
+    It keeps the smallest of them, if that is small, and only looks at the others: gradients must not live longer
+    for being watched. What was deleted, or donated to later work, cannot be waited for.
 
     Args:
         arrays: At least one.
     """
 
     def __init__(self, arrays: list[Any]) -> None:
-        self._smallest = min(arrays, key=lambda array: getattr(array, "nbytes", 0))
-        self._others = [weakref.ref(array) for array in arrays if array is not self._smallest]
+        arrays = sorted(arrays, key=lambda array: getattr(array, "nbytes", 0))
+        self._kept = [array for array in arrays[:1] if getattr(array, "nbytes", 0) <= _KEPT_BYTES]
+        self._looked_at = [weakref.ref(array) for array in arrays[len(self._kept) :]]
 
     def __repr__(self) -> str:
-        return f"DispatchedArrays({len(self._others) + 1}, {'done' if self.is_done() else 'running'})"
+        state = "lost" if self.is_lost() else "done" if self.is_done() else "running"
+        return f"DispatchedArrays({len(self._kept) + len(self._looked_at)}, {state})"
 
     def is_done(self) -> bool:
-        """Tells whether all are ready; never waits."""
+        """Tells whether the smallest of them is ready; never waits."""
         try:
-            return all(array.is_ready() for array in self._watched())
-        except RuntimeError:  # donated just now: the next look leaves it out
+            return next((bool(array.is_ready()) for array in self._watched()), False)
+        except Exception as error:  # noqa: BLE001 - donated just now; or no array of JAX's
+            log.debug("dispatched work cannot be looked at reason=%r", error)
             return False
+
+    def is_lost(self) -> bool:
+        """Tells whether there is none left."""
+        return next(self._watched(), None) is None
 
     def wait(self) -> None:
         """Waits for all of them. What went wrong on the device is told to whoever uses its results."""
@@ -197,9 +215,8 @@ class DispatchedArrays:
 
     def _watched(self) -> Iterator[Any]:
         # One at a time: jaxlib 0.10 crashes when it is asked about an array that was deleted since.
-        if not _is_deleted(self._smallest):
-            yield self._smallest
-        for other in self._others:
+        yield from (array for array in self._kept if not _is_deleted(array))
+        for other in self._looked_at:
             array = other()
             if array is not None and not _is_deleted(array):
                 yield array

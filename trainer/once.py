@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 
@@ -26,4 +27,6 @@ class OneWarning:
             if self._was_given:
                 return
             self._was_given = True
-        log.warning(self._text, *values)
+        # A logging handler of the user's that raises must not end a step.
+        with contextlib.suppress(Exception):
+            log.warning(self._text, *values)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from forebay.wire import Array, TreeError, TreeRegistry
+from forebay.wire import Array, TreeError, TreeRegistry, words_of
 from forebay.wire.structure import ROOT, Dict, Leaf, List, Node, Record, Static, Tuple, children_with_paths
 
 from .host_tree import HostTree
@@ -69,7 +69,11 @@ class Placement:
 
 
 def _ask(function: ShardingFunction, leaf: Array, path: str) -> Target:
-    target = function(path, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
+    try:
+        target = function(path, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
+    except Exception as error:
+        # Here, so that a lent micro-batch is given up by name: it would fail the same way for ever.
+        raise TreeError(f"the shardings' function failed for leaf {path}: {words_of(error)}") from error
     if not _is_target(target):
         raise TreeError(
             f"the shardings' function returned no sharding for leaf {path}",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
 
-from forebay.wire import ForebayError, printable
+from forebay.wire import ForebayError, HostError, printable, words_of
 
 from .entry import Entry, PromotionError
 from .entry_states import EntryState
@@ -30,7 +31,7 @@ class Promoter:
         changed: The lock that guards them, with which changes are told.
         transfer: Ways between host and device.
         link: Held for each transfer: one at a time.
-        told: Called under the lock after each piece of work.
+        demand_changed: Called under the lock after each piece of work.
 
     Attributes:
         failure: Why the thread ended when it should not have.
@@ -42,13 +43,13 @@ class Promoter:
         changed: threading.Condition,
         transfer: Transfer,
         link: threading.Lock,
-        told: Callable[[], None],
+        demand_changed: Callable[[], None],
     ) -> None:
         self._books = books
         self._changed = changed
         self._transfer = transfer
         self._link = link
-        self._told = told
+        self._demand_changed = demand_changed
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._activity = "idle"
@@ -61,11 +62,28 @@ class Promoter:
             return "promoter idle"
         return f"promoter {self._activity} for {time.monotonic() - self._since:.1f} s"
 
-    def wake(self) -> None:
-        """Has it look for work; called under the lock. The thread begins with the first call."""
+    @property
+    def has_started(self) -> bool:
+        """Whether there is a thread, or was one."""
+        return self._thread is not None
+
+    def start(self) -> None:
+        """Begins the thread, the first time.
+
+        Raises:
+            HostError: There can be no more threads.
+        """
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="forebay-promoter", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="forebay-promoter", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise HostError(f"the promoter's thread cannot be started: {error}") from error
+            self._thread = thread
+
+    def wake(self) -> None:
+        """Has it look for work; called under the lock."""
+        self.start()
         self._changed.notify_all()
 
     def stop(self, timeout_s: float) -> bool:
@@ -85,7 +103,9 @@ class Promoter:
                 # Before the next wait: what was dropped meanwhile must not live on in this frame.
                 del work
                 if event is not None:
-                    event.emit()
+                    # A logging filter of the user's that raises must not end the queue.
+                    with contextlib.suppress(Exception):
+                        event.emit()
         except BaseException as error:  # a mistake of ours: whoever waits must hear of it
             with self._changed:
                 self.failure = error
@@ -121,6 +141,7 @@ class Promoter:
         self._waited_s += time.monotonic() - self._since
         with self._changed:
             self._books.room.awaited(work.work)
+            self._changed.notify_all()
 
     def _promote(self, entry: Entry) -> Event | None:
         self._begin(f"promoting {printable(entry.key)!r}")
@@ -131,7 +152,7 @@ class Promoter:
             return self._end_badly(entry, error)
         except BaseException as error:  # noqa: BLE001 - even an exit: it belongs to whoever waits for this entry
             failure = PromotionError(
-                f"micro-batch {entry.key!r} could not be promoted: {error}",
+                f"micro-batch {entry.key!r} could not be promoted: {words_of(error)}",
                 remedy="it keeps its place: make room on the device and ask for it again",
             )
             failure.__cause__ = error
@@ -155,7 +176,7 @@ class Promoter:
         with self._changed:
             entry.promote_s = ended_at - began_at
             self._books.arrived(entry, on_device)
-            self._told()
+            self._demand_changed()
             self._changed.notify_all()
             if entry.state is EntryState.GONE:
                 return None
@@ -185,7 +206,7 @@ class Promoter:
                 self._books.failed(entry, failure)
             else:
                 self._books.rejected(entry, failure, reason)
-            self._told()
+            self._demand_changed()
             self._changed.notify_all()
         return StageFail(entry.key, reason, not isinstance(failure, PromotionError))
 
@@ -199,7 +220,7 @@ class Promoter:
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the other entry
             failure = PromotionError(
                 f"micro-batch {work.wanted.key!r} could not be promoted: {entry.key!r} is on the device"
-                f" before it and could not be brought back: {error}",
+                f" before it and could not be brought back: {words_of(error)}",
                 remedy="take them in order, or raise TUNIX_STAGE_MAX_DEVICE_BATCHES, or reset the queue",
             )
             failure.__cause__ = error
@@ -217,7 +238,11 @@ class Promoter:
 def _let_go_of_frames(failure: BaseException) -> None:
     """Cuts off the frames that a failure went through: they hold arrays, and it may live long."""
     log.debug("a transfer failed", exc_info=failure)
-    error: BaseException | None = failure
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    seen: set[int] = set()
+    errors: list[BaseException | None] = [failure]
+    while errors:
+        error = errors.pop()
+        if error is not None and id(error) not in seen:
+            seen.add(id(error))
+            error.__traceback__ = None
+            errors += [error.__cause__, error.__context__]

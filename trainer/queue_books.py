@@ -6,7 +6,10 @@ The queue calls these methods under its bookkeeping lock; each takes microsecond
 from __future__ import annotations
 
 import dataclasses
+import heapq
+import itertools
 import math
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 
@@ -57,14 +60,26 @@ class QueueBooks:
         self.room = DeviceRoom(max_device_batches, serialize=serialize)
         self.totals = Totals()
         self._entries: dict[str, Entry] = {}
+        self._newest = itertools.count()
+        # What may be promoted ahead, by its place. Those that moved on since are passed over, and not kept alive.
+        self._ahead: list[tuple[int, int, weakref.ref[Entry]]] = []
         self._resting: set[Entry] = set()
         self._wanted: Counter[str] = Counter()
         self._takers = 0
 
     def __repr__(self) -> str:
-        shown = [f"{key!r} {entry.state}" for key, entry in list(self._entries.items())[:_SHOWN_ENTRIES]]
-        more = len(self._entries) - len(shown)
+        shown = [
+            f"{key!r} {entry.state}" for key, entry in itertools.islice(self._entries.items(), _SHOWN_ENTRIES)
+        ]
+        more = len(self) - len(shown)
         return f"[{', '.join(shown)}{f' and {more} more' if more else ''}], {self.room!r}"
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def first_keys(self, count: int) -> list[str]:
+        """Returns the first keys that are queued, in order."""
+        return list(itertools.islice(self._entries, count))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -106,9 +121,11 @@ class QueueBooks:
             The entry that was replaced. Let it go where freeing its memory hurts nobody.
         """
         replaced = self._entries.get(entry.key)
+        entry.place = next(self._newest) if replaced is None else replaced.place
         if replaced is not None:
             self._end(replaced, "replaced", "a newer one with its key was staged")
         self._entries[entry.key] = entry
+        self._may_come_ahead(entry)
         self.totals.staged += 1
         return replaced
 
@@ -136,7 +153,9 @@ class QueueBooks:
         forgotten = list(self._entries.values())
         for entry in forgotten:
             self.room.move(entry, EntryEvent.DROP)
+        self.room.forget_running()
         self._entries.clear()
+        self._ahead.clear()
         self._resting.clear()
         return forgotten
 
@@ -161,20 +180,34 @@ class QueueBooks:
         An entry that somebody waits for comes first, in place of one that waits on the device if need be; others
         come in order, while there is room and no step needs the link to the device for itself.
         """
+        for_a_step = self.room.to_await_for_a_step
+        if for_a_step is not None:
+            return Await(for_a_step)
         if not self.room.allows_transfer:
             return None
+        return self._work_that_is_waited_for() or self._work_ahead()
+
+    def _work_that_is_waited_for(self) -> Work | None:
         for entry in self._waited_for():
             if self.room.has_room:
                 return self._begin(Promote(entry), EntryEvent.PROMOTE)
             victim = self._last_on_device()
             if victim is not None:
                 return self._begin(Demote(victim, entry), EntryEvent.DEMOTE)
-        if self.room.is_taken_by_a_step or not self.room.has_room:
-            return None
-        for entry in self._entries.values():
-            if self._may_move(entry):
-                return self._begin(Promote(entry), EntryEvent.PROMOTE)
         return None
+
+    def _work_ahead(self) -> Work | None:
+        if self.room.is_left_to_a_step or not self.room.has_room:
+            return None
+        while self._ahead:
+            entry = self._ahead[0][-1]()
+            if entry is not None and self._may_move(entry):
+                return self._begin(Promote(entry), EntryEvent.PROMOTE)
+            heapq.heappop(self._ahead)
+        return None
+
+    def _may_come_ahead(self, entry: Entry) -> None:
+        heapq.heappush(self._ahead, (entry.place, next(self._newest), weakref.ref(entry)))
 
     def will_promote(self, entry: Entry) -> bool:
         """Tells whether an entry on the host will be promoted without a step having to begin or end."""
@@ -199,10 +232,9 @@ class QueueBooks:
     def _last_on_device(self) -> Entry | None:
         """Returns the entry whose turn on the device is farthest away, and that nobody waits for."""
         head = self.find(None) if self._takers else None
-        for key, entry in reversed(self._entries.items()):
-            if entry.state is EntryState.ON_DEVICE and entry is not head and key not in self._wanted:
-                return entry
-        return None
+        waiting = self.room.entries_in(EntryState.ON_DEVICE)
+        candidates = [entry for entry in waiting if entry is not head and entry.key not in self._wanted]
+        return max(candidates, key=lambda entry: entry.place, default=None)
 
     def arrived(self, entry: Entry, on_device: OnDevice) -> None:
         """Notes that an entry is on the device."""
@@ -238,6 +270,7 @@ class QueueBooks:
             return
         self.totals.demotions += 1
         entry.placed = placed
+        self._may_come_ahead(entry)
 
     def stayed(self, work: Demote, failure: PromotionError) -> None:
         """Notes that an entry could not be brought back: the one that is waited for cannot come now."""
@@ -295,7 +328,7 @@ class QueueBooks:
         else:
             self.room.move(entry, EntryEvent.DISPATCH)
             entry.on_device = None
-        self.room.runs(work)
+        self.room.runs(work, holds_inputs=True)
         for resting in tuple(self._resting):
             self._wake(resting)
 
@@ -303,3 +336,4 @@ class QueueBooks:
         if entry in self._resting:
             self._resting.remove(entry)
             entry.failure = None
+            self._may_come_ahead(entry)

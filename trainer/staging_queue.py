@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 import threading
-import weakref
+import warnings
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +17,8 @@ from .batch import Batch
 from .entry import Entry, PromotionError
 from .entry_states import EntryState
 from .feed import Feed, NoFeed
-from .queue_state import QueueState
+from .left_open import LeftOpen
+from .queue_parts import QueueParts
 from .settings import TrainerSettings, load_trainer_settings
 from .statistics import QueueStats
 from .steps import put_now, take_same, take_staged, use_prepared
@@ -25,7 +27,7 @@ from .transfer import Transfer
 WAIT_S = 600.0
 """Seconds that a wait may take if nothing else is said: a transfer of 5 GB takes seconds, a compiler minutes."""
 _CLOSE_S = 60.0
-_EXIT_S = 5.0
+_MAX_KEY_BYTES = 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,7 +49,8 @@ class StagingQueue:
     """Micro-batches with keys, in one order, from `stage` and from a feed; a context manager.
 
     A thread of its own promotes them to the device. JAX settings that hold for one thread, such as
-    `jax.default_device` as a context manager, do not reach it.
+    `jax.default_device` as a context manager, do not reach it. Fork no process from this one while a queue is
+    open.
 
     Args:
         transfer: Ways between host and device.
@@ -63,26 +66,25 @@ class StagingQueue:
         self, transfer: Transfer, *, settings: TrainerSettings | None = None, feed: Feed | None = None
     ) -> None:
         self.settings = load_trainer_settings() if settings is None else settings
-        self._state = QueueState(transfer, self.settings, NoFeed() if feed is None else feed)
-        # Also at the interpreter's exit: a thread that is inside of jax then would crash it.
-        self._stop_promoter = weakref.finalize(self, self._state.promoter.stop, _EXIT_S)
+        self._parts = QueueParts(transfer, self.settings, NoFeed() if feed is None else feed)
         self._this_thread = threading.local()
-        self._state.open_feed()
+        self._parts.open_feed()
+        self._left_open = LeftOpen(self, self._parts.promoter, self._parts.feed)
 
     def __repr__(self) -> str:
-        return repr(self._state)
+        return repr(self._parts)
 
     @property
     def statistics(self) -> QueueStats:
         """The queue's numbers now."""
-        with self._state.changed:
-            return self._state.books.statistics()
+        with self._parts.changed:
+            return self._parts.books.statistics()
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys that are queued, in order."""
-        with self._state.changed:
-            return self._state.books.keys
+        with self._parts.changed:
+            return self._parts.books.keys
 
     def stage(self, payload: Any, *, key: str, timeout_s: float = WAIT_S) -> Queued:
         """Takes a payload into the queue: at its end, or in the place of the entry with its key.
@@ -105,16 +107,17 @@ class StagingQueue:
         _check_request(key, timeout_s)
         if key is None:
             raise UsageError("a micro-batch was staged without a key", remedy="pass a key, and take it by that")
-        state = self._state
-        entry = Entry(key, state.feed.staged(key), state.transfer.place(state.transfer.take_apart(payload)))
-        with state.changed:
-            state.check_open()
-            replaced = state.books.add(entry)
-            state.promoter.wake()
-            state.feed.demand_changed()
+        parts = self._parts
+        entry = Entry(key, parts.feed.staged(key), parts.transfer.place(parts.transfer.take_apart(payload)))
+        with parts.changed:
+            parts.check_open()
+            parts.promoter.start()
+            replaced = parts.books.add(entry)
+            parts.promoter.wake()
+            parts.feed.demand_changed()
             # Inside of a dispatch its own thread would wait for itself: the transfer comes after the dispatch.
-            if state.serialize and not getattr(self._this_thread, "is_dispatching", False):
-                state.wait(lambda: self._is_settled(entry), timeout_s, f"the transfer of {printable(key)!r}")
+            if parts.serialize and not getattr(self._this_thread, "is_dispatching", False):
+                parts.wait(lambda: self._is_settled(entry), timeout_s, f"the transfer of {printable(key)!r}")
                 self._raise_failure(entry)
             on_device = entry.state is EntryState.ON_DEVICE
         # What was replaced is let go here, outside of the lock: to free its memory may take long.
@@ -125,12 +128,12 @@ class StagingQueue:
             raise entry.failure.anew()
         if entry.state is EntryState.REJECTED and entry.failure is not None:
             # The caller is told here; nobody else has to be.
-            self._state.books.take(entry)
+            self._parts.books.take(entry)
             raise entry.failure
 
     def _is_settled(self, entry: Entry) -> bool | None:
         """Tells whether nothing will happen to an entry before a step begins or ends; None if something will."""
-        will_move = entry.state is EntryState.PROMOTING or self._state.books.will_promote(entry)
+        will_move = entry.state is EntryState.PROMOTING or self._parts.books.will_promote(entry)
         return None if will_move else True
 
     def take(self, key: str | None = None, *, timeout_s: float = WAIT_S) -> Batch:
@@ -153,7 +156,7 @@ class StagingQueue:
             ClosedError: The queue is closed.
         """
         _check_request(key, timeout_s)
-        return take_staged(self._state, key, timeout_s)
+        return take_staged(self._parts, key, timeout_s)
 
     def put(self, payload: Any, *, key: str | None = None, timeout_s: float = WAIT_S) -> Batch:
         """Hands out a payload for a step, whatever is queued.
@@ -177,10 +180,10 @@ class StagingQueue:
             ClosedError: The queue is closed.
         """
         _check_request(key, timeout_s)
-        tree = self._state.transfer.take_apart(payload)
+        tree = self._parts.transfer.take_apart(payload)
         if key is None:
-            return put_now(self._state, tree, None, "keyless", timeout_s)
-        return take_same(self._state, tree, key, timeout_s)
+            return put_now(self._parts, tree, None, "keyless", timeout_s)
+        return take_same(self._parts, tree, key, timeout_s)
 
     def bypass(self, tree: Any, *, key: str | None = None) -> Batch:
         """Hands out a micro-batch whose arrays are on the device already.
@@ -193,7 +196,7 @@ class StagingQueue:
             ClosedError: The queue is closed.
         """
         _check_request(key, 0)
-        return use_prepared(self._state, tree, key)
+        return use_prepared(self._parts, tree, key)
 
     @contextlib.contextmanager
     def dispatching(self, *, timeout_s: float = WAIT_S) -> Iterator[None]:
@@ -202,39 +205,42 @@ class StagingQueue:
         Raises:
             WaitTimeoutError: The transfer under way took too long; the call was not made.
         """
-        state = self._state
-        if not state.serialize:
+        parts = self._parts
+        if not parts.serialize:
             yield
             return
-        with state.changed:
-            what = "the transfer under way to end before work is handed to the device"
-            state.wait(lambda: state.books.room.allows_dispatch or None, timeout_s, what)
-            state.books.room.dispatch_begins()
+        with parts.changed:
+            parts.books.room.dispatch_is_due()
+            try:
+                what = "the transfer under way to end before work is handed to the device"
+                parts.wait(lambda: parts.books.room.allows_dispatch or None, timeout_s, what)
+            finally:
+                parts.books.room.dispatch_is_over_due()
+            parts.books.room.dispatch_begins()
         self._this_thread.is_dispatching = True
         try:
             yield
         finally:
             self._this_thread.is_dispatching = False
-            with state.changed:
-                state.books.room.dispatch_ends()
-                state.changed.notify_all()
+            with parts.changed:
+                parts.books.room.dispatch_ends()
+                parts.changed.notify_all()
 
     def runs(self, outputs: Any) -> None:
-        """Tells of work on the device that uses no micro-batch, such as an optimizer update; for `serialize`."""
-        if self._state.serialize:
-            work = self._state.transfer.watch(outputs)
-            with self._state.changed:
-                self._state.books.room.runs(work)
+        """Tells of work on the device that uses no micro-batch, such as an optimizer update."""
+        work = self._parts.transfer.watch(outputs)
+        with self._parts.changed:
+            self._parts.books.room.runs(work, holds_inputs=False)
 
     def reset(self) -> None:
         """Drops all that is queued, releases its slots, and starts the counts anew.
 
         A transfer that is under way goes on and is then forgotten. A step that has its batch keeps it.
         """
-        with self._state.changed:
-            dropped = self._state.books.reset()
-            self._state.feed.demand_changed()
-            self._state.changed.notify_all()
+        with self._parts.changed:
+            dropped = self._parts.books.reset()
+            self._parts.feed.demand_changed()
+            self._parts.changed.notify_all()
         del dropped
 
     def close(self) -> None:
@@ -244,25 +250,28 @@ class StagingQueue:
             BrokenError: The daemon was away, and does not know what was finished since.
             WaitTimeoutError: A transfer did not end.
         """
-        state = self._state
-        with state.changed:
-            if state.closed:
-                return
-            state.closed = True
-            state.changed.notify_all()
+        parts = self._parts
+        with parts.changed:
+            parts.closed = True
+            parts.changed.notify_all()
         # The transfer under way must end before the lock that guards its slot is let go.
-        if not state.promoter.stop(_CLOSE_S):
+        if not parts.promoter.stop(_CLOSE_S):
             raise WaitTimeoutError(
                 f"{self!r} waited {_CLOSE_S:g} s for the transfer under way to end",
-                remedy="end this process; its slots stay lent until then",
+                remedy="close it again later, or end this process; its slots stay lent until then",
             )
-        self._stop_promoter.detach()
+        if not self._left_open.forget():
+            return
         try:
-            state.feed.close()
+            parts.feed.close()
         finally:
-            with state.changed:
-                forgotten = state.books.forget()
+            with parts.changed:
+                forgotten = parts.books.forget()
             del forgotten
+
+    def __del__(self) -> None:
+        if getattr(self, "_left_open", None) is not None and self._parts.is_in_use and not sys.is_finalizing():
+            warnings.warn(f"{self!r} was never closed", ResourceWarning, stacklevel=2)
 
     def __enter__(self) -> Self:
         return self
@@ -273,7 +282,16 @@ class StagingQueue:
         self.close()
 
 
-def _check_request(key: object, timeout_s: float) -> None:
+def _check_request(key: object, timeout_s: object) -> None:
     # A wrong key would end the conversation with a daemon, and NaN would wait for ever.
-    if not isinstance(key, str | None) or not timeout_s >= 0:
-        raise UsageError("a request to the staging queue", got=(key, timeout_s), limit="a key, and 0 s or more")
+    if key is not None and not (isinstance(key, str) and _is_key(key)):
+        raise UsageError("the key of a micro-batch", got=key, limit=f"Unicode text of 1 to {_MAX_KEY_BYTES} bytes")
+    if not isinstance(timeout_s, int | float) or not timeout_s >= 0:
+        raise UsageError("a timeout", got=timeout_s, limit="0 s or more")
+
+
+def _is_key(key: str) -> bool:
+    try:
+        return 0 < len(key.encode()) <= _MAX_KEY_BYTES
+    except UnicodeEncodeError:
+        return False

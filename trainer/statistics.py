@@ -27,7 +27,7 @@ class QueueStats:
         transfer_s: Seconds from their start to their completion.
         demotions: Entries that were brought back to the host.
         failures: Transfers that failed and may succeed later.
-        inline: Payloads that a step transferred itself, by cause: `keyless`, `missing`, `mismatch`.
+        inline: Payloads that a step transferred itself, by cause: `keyless`, `missing`, `mismatch`, `rejected`.
         prepared: Payloads that were on the device already.
         drops: Entries that were dropped, by cause: `replaced`, `rejected`; `mismatch`, `superseded`, `prepared`
             where a step was given other bytes for their key; `pool_gone`. A reset starts these counts anew as

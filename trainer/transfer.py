@@ -34,10 +34,13 @@ class OnDevice:
 
 
 class Dispatched(Protocol):
-    """Work that was handed to the device."""
+    """Work that was handed to the device, which does one after another."""
 
     def is_done(self) -> bool:
-        """Tells whether the device has finished it; never waits."""
+        """Tells whether the device has most likely finished it; never waits, and takes microseconds."""
+
+    def is_lost(self) -> bool:
+        """Tells whether nothing is left by which it could be waited for: all that it made was given away."""
 
     def wait(self) -> None:
         """Waits until the device has finished it, well or badly."""

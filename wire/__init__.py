@@ -41,6 +41,7 @@ from .errors import (
     VersionMismatchError,
     WaitTimeoutError,
     printable,
+    words_of,
 )
 from .lending import (
     Attach,
@@ -178,4 +179,5 @@ __all__ = [
     "setting_of",
     "unflatten",
     "variable_of",
+    "words_of",
 ]

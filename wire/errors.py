@@ -26,11 +26,21 @@ def printable(value: object) -> str:
     return f"{text[:half]}...{text[-half:]}"
 
 
+def words_of(error: BaseException) -> str:
+    """Says what somebody else's error is, in one line: its kind, and its words if it has any that can be had."""
+    try:
+        return printable(f"{type(error).__name__}: {error}".removesuffix(": "))
+    except Exception:  # noqa: BLE001 - its own __str__ may be broken
+        return type(error).__name__
+
+
 def _repr(value: object) -> str:
     try:
         return repr(value)
     except ValueError:  # Python writes no integer of more than 4300 digits
         return f"{type(value).__name__} too long to show"
+    except Exception:  # noqa: BLE001 - its own __repr__ may be broken
+        return f"{type(value).__name__} that cannot be shown"
 
 
 class ForebayError(Exception):
@@ -93,6 +103,10 @@ class RefusedError(RemoteError):
     def __init__(self, code: str, words: str) -> None:
         super().__init__(f"refused ({code}): {printable(words)}")
         self.code = code
+        self.words = words
+
+    def __reduce__(self) -> tuple[type[RefusedError], tuple[str, str]]:
+        return type(self), (self.code, self.words)
 
 
 class MicroBatchGoneError(RemoteError):
@@ -109,6 +123,9 @@ class MicroBatchGoneError(RemoteError):
         self.key = key
         self.state = state
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type[MicroBatchGoneError], tuple[str, str, str]]:
+        return type(self), (self.key, self.state, self.reason)
 
 
 class LocalError(ForebayError):

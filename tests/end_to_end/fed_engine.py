@@ -185,4 +185,4 @@ class Attached(StagedEngine):
 
     def train(self, count: int) -> None:
         for _ in range(count):
-            self.fwd_bwd(timeout_s=EVENT_S)
+            self.fwd_bwd(stage_timeout_s=EVENT_S)

@@ -42,7 +42,7 @@ def test_a_daemon_killed_and_followed_by_one_that_keeps_the_pool_has_all_trained
         assert refusal.code == "in_use"
         engine.transfer.let_go()
         if moment == "out of order":
-            engine.fwd_bwd(stage_key="k3", timeout_s=EVENT_S)
+            engine.fwd_bwd(stage_key="k3", stage_timeout_s=EVENT_S)
             engine.train(2)
             assert engine.trained == ["k0", "k3", "k1", "k2"]
         else:
@@ -64,7 +64,7 @@ def test_what_was_trained_while_no_daemon_was_there_is_told_to_the_next(start_da
         engine.fence()
         kill(first)
         engine.train(1)
-        engine.fwd_bwd(batch("k2", "q2"), stage_key="k2", timeout_s=EVENT_S)
+        engine.fwd_bwd(batch("k2", "q2"), stage_key="k2", stage_timeout_s=EVENT_S)
         second = start_daemon()
         see(second, lambda status: status.counters.get("finished_consumed") == 2)
         assert [wait(second, key) for key in keys(2, first=1)] == ["consumed"] * 2

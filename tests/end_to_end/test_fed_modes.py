@@ -46,7 +46,7 @@ def test_what_is_staged_in_process_makes_the_same_bits_as_without_staging(expect
     with StagedEngine(inner, StagingQueue(JaxTransfer(), settings=settings)) as engine:
         for key in keys(COUNT):
             engine.stage_batch(batch(key), key=key)
-        bits = bits_of(engine, inner, lambda key: engine.fwd_bwd(stage_key=key, timeout_s=EVENT_S))
+        bits = bits_of(engine, inner, lambda key: engine.fwd_bwd(stage_key=key, stage_timeout_s=EVENT_S))
     assert bits == expected_bits
 
 
@@ -61,7 +61,7 @@ def test_what_comes_from_slots_makes_the_same_bits_as_without_staging(
         sender = pool.submit(stage, daemon, *(key for key in keys(COUNT) if key not in in_process))
         for key in in_process:
             engine.stage_batch(batch(key), key=key, timeout_s=EVENT_S)
-        bits = bits_of(engine, engine.inner, lambda key: engine.fwd_bwd(stage_key=key, timeout_s=EVENT_S))
+        bits = bits_of(engine, engine.inner, lambda key: engine.fwd_bwd(stage_key=key, stage_timeout_s=EVENT_S))
         sender.result(EVENT_S)
         assert engine.queue.statistics.taken == COUNT
         assert engine.queue.statistics.inline == {"missing": 1}, "the fence and nothing else"
@@ -81,7 +81,7 @@ def test_in_serialize_a_slot_is_transferred_only_when_the_device_has_finished_wh
         stage(daemon, *keys(3))
         for index in range(2):
             key, following = f"k{index}", f"k{index + 1}"
-            engine.fwd_bwd(timeout_s=EVENT_S)
+            engine.fwd_bwd(stage_timeout_s=EVENT_S)
             assert outputs[key].waited_for.wait(EVENT_S)
             engine.fence()
             assert slots(daemon)[following] == "LENT"
@@ -105,6 +105,6 @@ def test_an_attached_queue_takes_mode_and_cap_from_the_launchers_variables(
         assert repr(engine.queue).startswith("StagingQueue(serialize, [], 0 of 2 on the device")
         stage(daemon, *keys(3))
         for key in keys(3):
-            engine.fwd_bwd(stage_key=key, timeout_s=EVENT_S)
+            engine.fwd_bwd(stage_key=key, stage_timeout_s=EVENT_S)
         assert inner.trained == keys(3)
         assert [wait(daemon, key) for key in keys(3)] == ["consumed"] * 3

@@ -87,7 +87,7 @@ def test_steps_ask_the_daemon_for_their_keys_in_and_out_of_order(
     with Attached(daemon, cap=cap) as engine:
         stage(daemon, *keys(4))
         for key in wanted:
-            engine.fwd_bwd(None, stage_key=key, timeout_s=EVENT_S)
+            engine.fwd_bwd(None, stage_key=key, stage_timeout_s=EVENT_S)
         assert engine.trained == wanted
         assert engine.inner.most_live <= cap
         assert [wait(daemon, key) for key in wanted] == ["consumed"] * 4
@@ -104,7 +104,7 @@ def test_a_step_out_of_order_takes_the_room_of_the_next_and_leaves_the_others_in
         engine.fence()
         assert wait(daemon, "k0", "on_device") == "on_device"
         engine.stage_batch(batch("p0"), key="p0")
-        engine.fwd_bwd(stage_key="k2", timeout_s=EVENT_S)
+        engine.fwd_bwd(stage_key="k2", stage_timeout_s=EVENT_S)
         engine.train(4)
         assert engine.trained == ["k2", "k0", "p0", "k1", "k3"]
         assert engine.inner.most_live == 1
@@ -119,7 +119,7 @@ def test_a_step_waits_for_a_key_that_is_staged_only_later(start_daemon: StartDae
     daemon = start_daemon()
     with Attached(daemon) as engine, ThreadPoolExecutor(1) as pool:
         stage(daemon, "k0")
-        step = pool.submit(engine.fwd_bwd, None, "k1", timeout_s=EVENT_S)
+        step = pool.submit(engine.fwd_bwd, None, "k1", stage_timeout_s=EVENT_S)
         # Lent for itself, since a step waits, although k0 has the only place.
         stage(daemon, "k1")
         step.result(EVENT_S)
@@ -133,5 +133,5 @@ def test_a_key_that_was_trained_is_not_waited_for(start_daemon: StartDaemon) -> 
         stage(daemon, "k0")
         engine.train(1)
         with pytest.raises(MicroBatchGoneError, match="'k0' is consumed"):
-            engine.fwd_bwd(stage_key="k0", timeout_s=EVENT_S)
+            engine.fwd_bwd(stage_key="k0", stage_timeout_s=EVENT_S)
         assert engine.trained == ["k0"]

@@ -21,7 +21,7 @@ def test_a_payload_that_is_the_same_is_not_transferred_and_the_slots_bytes_are_t
         engine.fence()
         stage(daemon, "k0")
         assert wait(daemon, "k0", "on_device") == "on_device"
-        engine.fwd_bwd(batch("k0", "q0"), stage_key="k0", timeout_s=EVENT_S)
+        engine.fwd_bwd(batch("k0", "q0"), stage_key="k0", stage_timeout_s=EVENT_S)
         assert engine.trained == ["k0"]
         assert engine.transfer.issued == [FENCE, "k0"]
         assert wait(daemon, "k0") == "consumed"
@@ -34,7 +34,7 @@ def test_a_payload_that_is_the_same_waits_for_the_transfer_of_the_slots_bytes(st
         engine.fence()
         stage(daemon, "k0")
         assert engine.transfer.begun.wait(EVENT_S)
-        step = pool.submit(engine.fwd_bwd, batch("k0", "q0"), "k0", timeout_s=EVENT_S)
+        step = pool.submit(engine.fwd_bwd, batch("k0", "q0"), "k0", stage_timeout_s=EVENT_S)
         engine.transfer.let_go()
         step.result(EVENT_S)
         assert engine.trained == ["k0"]
@@ -52,12 +52,12 @@ def test_a_payload_that_is_not_the_same_drops_the_entry_and_is_trained_once(
         if lies == "on the device":
             engine.train(1)
             assert wait(daemon, "k1", "on_device") == "on_device"
-            engine.fwd_bwd(other, stage_key="k1", timeout_s=EVENT_S)
+            engine.fwd_bwd(other, stage_key="k1", stage_timeout_s=EVENT_S)
         else:
             with engine.queue.take("k0", timeout_s=EVENT_S):
                 engine.fence()
                 assert slots(daemon)["k1"] == "LENT"
-                engine.fwd_bwd(other, stage_key="k1", timeout_s=EVENT_S)
+                engine.fwd_bwd(other, stage_key="k1", stage_timeout_s=EVENT_S)
         engine.train(1)
         assert engine.trained[-2:] == ["q1", "k2"]
         assert "k1" not in engine.trained
@@ -83,7 +83,7 @@ def test_a_key_that_is_not_there_is_trained_inline_and_then_consumed_for_the_orc
             stage(daemon, "k0")
             engine.fence()
             assert slots(daemon) == {"k0": "READY"}
-        engine.fwd_bwd(batch("k0", "q0"), stage_key="k0", timeout_s=EVENT_S)
+        engine.fwd_bwd(batch("k0", "q0"), stage_key="k0", stage_timeout_s=EVENT_S)
         engine.fence()
         assert wait(daemon, "k0") == "consumed"
         assert slots(daemon) == {}
@@ -105,7 +105,7 @@ def test_a_key_that_is_lent_while_a_step_trains_it_inline_is_trained_once(start_
 
     with Attached(daemon, inside=meanwhile) as engine:
         engine.fence()
-        engine.fwd_bwd(batch("k0", "q0"), stage_key="k0", timeout_s=EVENT_S)
+        engine.fwd_bwd(batch("k0", "q0"), stage_key="k0", stage_timeout_s=EVENT_S)
         assert engine.queue.keys == ()
         assert wait(daemon, "k0") == "consumed"
         stage(daemon, "k1")
@@ -124,7 +124,7 @@ def test_an_inline_step_that_fails_leaves_what_the_daemon_has_for_its_key(start_
     with Attached(daemon, first="p0", inside=fail) as engine:
         stage(daemon, "k0")
         with pytest.raises(ZeroDivisionError):
-            engine.fwd_bwd(batch("k0", "q0"), stage_key="k0", timeout_s=EVENT_S)
+            engine.fwd_bwd(batch("k0", "q0"), stage_key="k0", stage_timeout_s=EVENT_S)
         engine.train(2)
         assert engine.trained == ["q0", "p0", "k0"]
         assert wait(daemon, "k0") == "consumed"

@@ -46,7 +46,7 @@ def test_a_transfer_that_failed_keeps_its_slot_and_is_tried_again(start_daemon: 
         stage(daemon, "k0", "k1")
         # However often it failed ahead of this.
         with pytest.raises(PromotionError, match="RESOURCE_EXHAUSTED"):
-            engine.fwd_bwd(timeout_s=EVENT_S)
+            engine.fwd_bwd(stage_timeout_s=EVENT_S)
         engine.fence()
         assert slots(daemon)["k0"] == "LENT"
         assert engine.trained == []

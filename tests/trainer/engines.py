@@ -30,23 +30,23 @@ class ImpatientEngine(StagedEngine):
         return super().stage_batch(payload, key=key, timeout_s=timeout_s)
 
     def fwd_bwd(
-        self, payload: Any = None, stage_key: str | None = None, *, timeout_s: float = WAIT_S, **options: Any
+        self, payload: Any = None, stage_key: str | None = None, *, stage_timeout_s: float = WAIT_S, **options: Any
     ) -> Any:
-        return super().fwd_bwd(payload, stage_key, timeout_s=timeout_s, **options)
+        return super().fwd_bwd(payload, stage_key, stage_timeout_s=stage_timeout_s, **options)
 
-    def update(self, *, timeout_s: float = WAIT_S, **options: Any) -> Any:
-        return super().update(timeout_s=timeout_s, **options)
+    def update(self, *, stage_timeout_s: float = WAIT_S, **options: Any) -> Any:
+        return super().update(stage_timeout_s=stage_timeout_s, **options)
 
 
 def wait_for_on_device(queue: StagingQueue, count: int) -> None:
     """Waits until this many entries wait on the device."""
-    changed = queue._state.changed
+    changed = queue._parts.changed
     with changed:
-        assert changed.wait_for(lambda: queue._state.books.statistics().on_device == count, WAIT_S), queue
+        assert changed.wait_for(lambda: queue._parts.books.statistics().on_device == count, WAIT_S), queue
 
 
 def wait_until_wanted(wrapped: StagedEngine, key: str) -> None:
-    state = wrapped.queue._state
+    state = wrapped.queue._parts
     with state.changed:
         assert state.changed.wait_for(lambda: key in state.books._wanted, WAIT_S)
 

@@ -25,6 +25,7 @@ class FakeWork:
     def __init__(self, *, is_done: bool = False) -> None:
         self._done = threading.Event()
         self.waited_for = threading.Event()
+        self.lost = False
         if is_done:
             self._done.set()
 
@@ -33,6 +34,9 @@ class FakeWork:
 
     def is_done(self) -> bool:
         return self._done.is_set()
+
+    def is_lost(self) -> bool:
+        return self.lost
 
     def wait(self) -> None:
         self.waited_for.set()

@@ -78,8 +78,10 @@ class RecordedLink:
     def attached(self, pool: str, *, same_pool: bool) -> None:
         self._holdings.attached(Path("/dev/shm") / pool, Limits(), same_pool=same_pool)
 
-    def report(self, report: Report) -> None:
-        self.reports.append(report)
+    def report(self, make: Callable[[], Report | None]) -> None:
+        report = make()
+        if report is not None:
+            self.reports.append(report)
 
     def demand_changed(self) -> None:
         self.demands.put(self._holdings.demand())
@@ -176,12 +178,12 @@ class Desk:
 
 
 def feed_of(queue: StagingQueue) -> DaemonFeed:
-    feed = queue._state.feed
+    feed = queue._parts.feed
     assert isinstance(feed, DaemonFeed)
     return feed
 
 
 def transfer_of(queue: StagingQueue) -> FakeTransfer:
-    transfer = queue._state.transfer
+    transfer = queue._parts.transfer
     assert isinstance(transfer, FakeTransfer)
     return transfer

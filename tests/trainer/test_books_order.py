@@ -144,7 +144,7 @@ def test_the_books_show_their_entries_and_the_room() -> None:
     desk.add("a", "b", "c")
     desk.bring(2)
     desk.take()
-    desk.room.runs(FakeWork())
+    desk.room.runs(FakeWork(), holds_inputs=False)
     assert repr(desk.books) == "['b' on_device, 'c' host], 2 of 2 on the device, 1 in a step, 1 running"
 
 

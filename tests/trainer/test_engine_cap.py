@@ -29,7 +29,7 @@ def test_over_the_cap_no_device_memory_is_used(mode: str, cap: int) -> None:
         assert (counts.queued, counts.on_device, counts.promotions) == (5 - fit, fit, fit)
         for number in range(fit, 5):
             assert answers[number] == Queued(str(number), on_device=False, replaced=False)
-            entry = wrapped.queue._state.books.find(str(number))
+            entry = wrapped.queue._parts.books.find(str(number))
             assert entry is not None
             assert entry.on_device is None
             assert entry.placed is not None

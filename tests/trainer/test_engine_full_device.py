@@ -28,7 +28,7 @@ def test_a_promotion_that_the_device_has_no_room_for_fails_keeps_its_place_and_s
         assert device.refused.acquire(timeout=WAIT_S)
         wrapped.stage_batch(large(2), key="b")
         for _ in range(2):
-            with pytest.raises(PromotionError, match="'a' could not be promoted: RESOURCE_EXHAUSTED") as caught:
+            with pytest.raises(PromotionError, match=r"'a' could not be promoted: .*RESOURCE_EXHAUSTED") as caught:
                 wrapped.fwd_bwd(large(1) if has_payload else None, stage_key="a")
             assert engine.options == []
             assert wrapped.queue.keys == ("a", "b")
@@ -69,7 +69,7 @@ def test_a_promotion_that_fails_at_its_end_keeps_no_part_either(monkeypatch: pyt
 def test_serialize_tells_of_a_failed_promotion_and_keeps_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     device, engine = FullDevice(monkeypatch), HandEngine()
     with staged(engine, "serialize") as wrapped:
-        with pytest.raises(PromotionError, match="'a' could not be promoted: RESOURCE_EXHAUSTED"):
+        with pytest.raises(PromotionError, match=r"'a' could not be promoted: .*RESOURCE_EXHAUSTED"):
             wrapped.stage_batch(large(1), key="a")
         assert wrapped.queue.keys == ("a",)
         assert live() == []
@@ -85,7 +85,7 @@ def test_a_payload_of_a_steps_own_that_the_device_has_no_room_for_fails_and_chan
     with staged(engine) as wrapped:
         wrapped.stage_batch(payload(9), key="k")
         wait_for_on_device(wrapped.queue, 1)
-        with pytest.raises(PromotionError, match="the payload could not be transferred: RESOURCE_EXHAUSTED"):
+        with pytest.raises(PromotionError, match=r"the payload could not be transferred: .*RESOURCE_EXHAUSTED"):
             wrapped.fwd_bwd(large(1))
         assert live() == [9]
         counts = wrapped.queue.statistics

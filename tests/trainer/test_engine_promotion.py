@@ -125,7 +125,7 @@ def test_dropping_an_entry_starts_no_transfer_that_the_step_must_wait_for(
         wrapped.stage_batch(payload(1), key="a")
         watch.settle()
         wrapped.stage_batch(payload(2), key="b")
-        state = wrapped.queue._state
+        state = wrapped.queue._parts
 
         class LinkOfAStep:
             """The transfer lock, seen at the moment in which the step asks for it."""
@@ -172,7 +172,7 @@ def test_an_entry_on_the_device_is_popped_while_another_transfer_runs() -> None:
         transfer.hold(2)
         wrapped.stage_batch(payload(2), key="b")
         transfer.wait_until_begun()
-        wrapped.fwd_bwd(stage_key="a", timeout_s=0)
+        wrapped.fwd_bwd(stage_key="a", stage_timeout_s=0)
         assert engine.trained == [1]
         # The bookkeeping lock is free all the while, too.
         assert wrapped.stage_batch(payload(3), key="c") == Queued("c", on_device=False, replaced=False)
@@ -191,7 +191,7 @@ def test_a_popped_entry_that_is_the_same_as_the_payload_does_not_wait_either() -
         transfer.hold(2)
         wrapped.stage_batch(payload(2), key="b")
         transfer.wait_until_begun()
-        wrapped.fwd_bwd(payload(1), stage_key="a", timeout_s=0)
+        wrapped.fwd_bwd(payload(1), stage_key="a", stage_timeout_s=0)
         assert engine.trained == [1]
         transfer.let_go()
 
@@ -204,7 +204,7 @@ def test_one_transfer_runs_at_a_time(others: ThreadPoolExecutor) -> None:
         wrapped.stage_batch(payload(2), key="b")
         transfer.wait_until_begun()
         with pytest.raises(WaitTimeoutError, match="the transfer under way to end"):
-            wrapped.fwd_bwd(payload(3), timeout_s=0)
+            wrapped.fwd_bwd(payload(3), stage_timeout_s=0)
         assert transfer.issued == [1]
         inline = others.submit(wrapped.fwd_bwd, payload(4))
         transfer.let_go()

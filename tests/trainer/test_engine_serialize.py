@@ -110,9 +110,9 @@ def test_serialize_hands_nothing_to_the_device_while_a_transfer_runs(others: Thr
         staging: Future[Any] = others.submit(wrapped.stage_batch, payload(2), key="b")
         transfer.wait_until_begun()
         with pytest.raises(WaitTimeoutError, match="the transfer under way to end before work is handed"):
-            wrapped.update(timeout_s=0)
+            wrapped.update(stage_timeout_s=0)
         with pytest.raises(WaitTimeoutError, match="the transfer under way to end before work is handed"):
-            wrapped.fwd_bwd(stage_key="a", timeout_s=0)
+            wrapped.fwd_bwd(stage_key="a", stage_timeout_s=0)
         assert engine.options == []
         transfer.let_go()
         assert staging.result(WAIT_S).on_device

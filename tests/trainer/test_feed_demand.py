@@ -38,9 +38,9 @@ def test_a_take_that_need_not_wait_is_a_request_too(link: RecordedLink, queue: S
     queue.stage(payload("a"), key="a")
     transfer.wait_until_begun()
     feed = feed_of(queue)
-    with queue._state.changed:
+    with queue._parts.changed:
         transfer.let_go()
-        assert queue._state.changed.wait_for(lambda: queue.statistics.on_device == 1, WAIT_S)
+        assert queue._parts.changed.wait_for(lambda: queue.statistics.on_device == 1, WAIT_S)
     with queue.take():
         assert feed.demand() == (1, (), True), "else nothing is promoted ahead while this one is in use"
         assert link.reports == []

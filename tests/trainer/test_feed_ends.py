@@ -26,6 +26,11 @@ def test_a_wanted_key_that_is_gone_ends_the_wait_for_it_alone(desk: Desk) -> Non
     with pytest.raises(MicroBatchGoneError, match="trained already") as failure:
         desk.feed.absent("a")
     assert (failure.value.key, failure.value.state) == ("a", MicroBatchState.LOST)
+    with pytest.raises(MicroBatchGoneError):
+        desk.feed.absent("a")  # for all who wait for it
+    desk.books.unwant("a")
+    desk.feed.demand_changed()
+    desk.books.want("a")
     desk.feed.absent("a")
 
 

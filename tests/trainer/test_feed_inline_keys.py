@@ -113,8 +113,8 @@ def test_a_lent_entry_that_a_step_has_other_bytes_for_is_dropped_and_told_once(
     link: RecordedLink, queue: StagingQueue
 ) -> None:
     feed_of(queue).lent(lend("a", 4, 2))
-    with queue._state.changed:
-        assert queue._state.changed.wait_for(lambda: queue.statistics.on_device == 1, WAIT_S)
+    with queue._parts.changed:
+        assert queue._parts.changed.wait_for(lambda: queue.statistics.on_device == 1, WAIT_S)
     with queue.put(payload("a", more=1), key="a") as batch:
         assert batch.tree["more"] == 1
     about = [report for report in link.reports if isinstance(report, Finished) and report.attempt]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.trainer import PromotionError, daemon_feed
+from forebay.trainer import PromotionError, origins
 from forebay.trainer.host_tree import host_tree_of
 from forebay.wire import Finished, Limits, MicroBatchGoneError, default_registry
 
@@ -107,6 +107,6 @@ def test_the_reader_of_the_same_pool_learns_the_limits_of_a_new_daemon(link: Rec
     desk.feed.lent(lend("a"))
     entry = desk.books.find("a")
     assert entry is not None
-    assert isinstance(entry.origin, daemon_feed.LentSlot)
+    assert isinstance(entry.origin, origins.LentSlot)
     assert entry.origin.reader.limits is limits
     assert link.reports == []

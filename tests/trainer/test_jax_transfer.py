@@ -310,13 +310,13 @@ def test_outputs_without_device_arrays_cannot_be_watched() -> None:
         assert JaxTransfer().watch(outputs) is None
 
 
-def test_work_is_done_when_all_of_its_outputs_are_ready() -> None:
+def test_work_is_taken_to_be_done_when_its_smallest_output_is_ready() -> None:
     outputs = [Output(nbytes) for nbytes in (8, 4, 16)]
     work = watched({"a": outputs[0], "b": (outputs[1], {"c": outputs[2]}), "loss": 1.0})
-    for output in outputs:
-        assert not work.is_done()
-        assert "running" in repr(work)
-        output.ready = True
+    outputs[0].ready = outputs[2].ready = True
+    assert not work.is_done()
+    assert "running" in repr(work)
+    outputs[1].ready = True
     assert work.is_done()
     assert repr(work) == "DispatchedArrays(3, done)"
 
@@ -373,13 +373,28 @@ def test_outputs_that_were_deleted_are_passed_over(which: int) -> None:
     assert work.is_done()
 
 
-def test_outputs_that_were_all_donated_count_as_done() -> None:
+def test_large_outputs_do_not_live_longer_for_being_watched_even_if_there_is_nothing_smaller() -> None:
+    output = jnp.ones((1 << 10, 1 << 10))
+    alive = weakref.ref(output)
+    work = watched([output])
+    del output
+    assert alive() is None
+    assert work.is_lost()
+    assert not work.is_done()
+
+
+def test_what_is_no_pytree_is_not_watched_and_fails_nobody() -> None:
+    assert JaxTransfer().watch({1: jnp.ones(()), "b": jnp.ones(())}) is None
+
+
+def test_outputs_that_were_all_donated_are_lost_and_not_taken_to_be_done() -> None:
     outputs: list[jax.Array] = [jnp.ones(4), jnp.ones((8, 8))]
     work = watched(outputs)
     double = jax.jit(lambda tree: jax.tree.map(lambda leaf: 2 * leaf, tree), donate_argnums=0)
     doubled = double(outputs)
     assert all(output.is_deleted() for output in outputs)
-    assert work.is_done()
+    assert not work.is_done()
+    assert work.is_lost()
     work.wait()
     jax.block_until_ready(doubled)
 

@@ -140,12 +140,13 @@ def test_a_partition_spec_alone_is_no_sharding() -> None:
         place(PartitionSpec("data"))
 
 
-def test_an_error_of_the_callers_function_reaches_the_caller() -> None:
+def test_an_error_of_the_callers_function_is_told_with_the_path() -> None:
     def where(path: str, _: jax.ShapeDtypeStruct) -> Target:
         raise LookupError(path)
 
-    with pytest.raises(LookupError, match=r"\['a'\]"):
+    with pytest.raises(TreeError, match=r"failed for leaf \['a'\]: LookupError: \['a'\]") as caught:
         place(where)
+    assert isinstance(caught.value.__cause__, LookupError)
 
 
 def test_a_class_that_is_not_registered_here_is_an_error_that_names_the_path() -> None:

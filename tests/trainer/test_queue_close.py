@@ -50,7 +50,7 @@ def test_closing_waits_for_the_transfer_under_way_and_begins_no_other() -> None:
         bench.hold_a_promotion("a")
         bench.stage("b")
         close = Call(bench.queue.close)
-        bench.watch.until(lambda: bench.queue._state.closed)
+        bench.watch.until(lambda: bench.queue._parts.closed)
         assert not close.is_done
         bench.transfer.let_go(all_after=True)
         close.result()
@@ -87,7 +87,8 @@ def test_a_queue_that_is_dropped_without_being_closed_ends_its_thread_and_frees_
         pass
     thread = transfer.issued_on["a"]
     assert thread.is_alive()
-    del queue
+    with pytest.warns(ResourceWarning, match="was never closed"):
+        del queue
     gc.collect()
     thread.join(WAIT_S)
     assert not thread.is_alive()

@@ -33,7 +33,7 @@ def test_a_promotion_that_failed_is_told_to_who_asks_and_the_next_take_succeeds(
     with pytest.raises(PromotionError) as caught:
         bench.queue.take("a")
     assert str(caught.value) == (
-        "micro-batch 'a' could not be promoted: still no memory;"
+        "micro-batch 'a' could not be promoted: RuntimeError: still no memory;"
         " it keeps its place: make room on the device and ask for it again"
     )
     assert caught.value.__cause__ is failure
@@ -72,7 +72,8 @@ def test_whatever_bringing_an_entry_back_raises_the_queue_serves_on(bench: Bench
     assert isinstance(failure, PromotionError)
     assert str(failure) == (
         "micro-batch 'b' could not be promoted: 'a' is on the device before it and could not be brought back:"
-        f" {error}; take them in order, or raise TUNIX_STAGE_MAX_DEVICE_BATCHES, or reset the queue"
+        f" {type(error).__name__}: {error}; take them in order, or raise TUNIX_STAGE_MAX_DEVICE_BATCHES,"
+        " or reset the queue"
     )
     assert bench.counts() == (1, 1, 0)
     assert [name_of_batch(bench.queue.take()) for _ in range(2)] == ["a", "b"]
@@ -118,12 +119,12 @@ def test_a_payload_that_could_not_be_transferred_is_told_and_the_queue_serves_on
         bench.queue.stage(payload("staged"), key="a")
     bench.watch.settle()
     bench.transfer.fail_with["a"] = failure = RuntimeError("no memory")
-    with pytest.raises(PromotionError, match=r"^the payload .*could not be transferred: no memory; ") as caught:
+    with pytest.raises(PromotionError, match=r"^the payload .*transferred: RuntimeError: no memory; ") as caught:
         bench.queue.put(payload("a"), key=None if cause == "keyless" else "a")
     assert caught.value.__cause__ is failure
     numbers = bench.queue.statistics
     assert (numbers.inline_steps, bench.keys(), bench.inline()) == (0, ("b",), {cause: 1})
-    assert not bench.queue._state.books.room.is_taken_by_a_step
+    assert bench.queue._parts.books.room.allows_transfer
     bench.stage("c")
     assert [name_of_batch(bench.queue.take()) for _ in range(2)] == ["b", "c"]
     assert len(warnings_given()) == (cause == "mismatch")

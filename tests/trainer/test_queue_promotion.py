@@ -87,7 +87,7 @@ def test_a_drop_leaves_no_moment_in_which_another_transfer_could_begin_before_th
 ) -> None:
     bench.stage("a", "b")
     bench.watch.until_state("a", S.ON_DEVICE)
-    entry = bench.queue._state.books.find("a")
+    entry = bench.queue._parts.books.find("a")
     assert entry is not None
     assert entry.on_device is not None
     # While the dropped arrays are freed, without the lock, the promoter has all the time to look.
@@ -179,7 +179,7 @@ class LockWatchingWork(FakeWork):
 def test_the_bookkeeping_lock_is_free_during_every_transfer_and_wait(mode: str) -> None:
     transfer = LockWatchingTransfer()
     with bench_of(transfer, mode=mode) as bench:
-        transfer.changed, transfer.link = bench.queue._state.changed, bench.queue._state.link
+        transfer.changed, transfer.link = bench.queue._parts.changed, bench.queue._parts.link
         bench.stage("a", "b", "c")
         bench.watch.until_state("a", S.ON_DEVICE)
         for key in ("b", "a", "c"):
@@ -220,7 +220,7 @@ def test_transfers_never_overlap_whoever_asks_for_them(mode: str) -> None:
 def test_a_step_with_its_own_payload_waits_for_the_transfer_under_way(bench: Bench) -> None:
     bench.hold_a_promotion("a")
     put = Call(lambda: bench.queue.put(payload("x")))
-    bench.watch.until(lambda: bench.queue._state.books.room.is_taken_by_a_step)
+    bench.watch.until(lambda: not bench.queue._parts.books.room.allows_transfer)
     assert bench.transfer.log == ["issue a"]
     bench.transfer.let_go(all_after=True)
     with put.result():

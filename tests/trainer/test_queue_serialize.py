@@ -45,8 +45,8 @@ def test_serialized_staging_does_not_return_because_something_else_changed_in_mi
         stage = Call(lambda: bench.queue.stage(payload("a"), key="a"))
         bench.transfer.wait_until_begun()
         assert looked.acquire(timeout=WAIT_S)
-        with bench.queue._state.changed:
-            bench.queue._state.changed.notify_all()
+        with bench.queue._parts.changed:
+            bench.queue._parts.changed.notify_all()
         assert looked.acquire(timeout=WAIT_S)
         bench.transfer.let_go(all_after=True)
         assert stage.result().on_device

@@ -24,8 +24,8 @@ def test_a_take_that_times_out_says_what_it_waited_for_and_leaves_the_queue_as_i
         assert str(caught.value).startswith(f"waited 0 s for {name} to be on the device; StagingQueue(stage, [")
         assert str(caught.value).endswith("; see what the device and the trainer's other threads do")
     assert bench.keys() == ("a",)
-    assert bench.queue._state.books._takers == 0
-    assert not bench.queue._state.books._wanted
+    assert bench.queue._parts.books._takers == 0
+    assert not bench.queue._parts.books._wanted
 
 
 def test_a_put_that_times_out_says_that_a_transfer_is_under_way(bench: Bench) -> None:
@@ -74,9 +74,9 @@ def test_serialized_work_that_times_out_was_not_handed_to_the_device() -> None:
         assert stage.result().on_device
 
 
-def test_a_serialized_put_that_times_out_says_that_another_step_dispatches() -> None:
+def test_a_serialized_put_that_times_out_says_that_the_device_is_not_done() -> None:
     with bench_of(mode="serialize") as bench:
-        what = r"^waited 0 s for another step to hand its work to the device; "
+        what = r"^waited 0 s for the device to finish what was dispatched; "
         with bench.queue.dispatching(), pytest.raises(WaitTimeoutError, match=what):
             bench.queue.put(payload("x"), timeout_s=0)
         with bench.queue.dispatching(timeout_s=0):

@@ -23,12 +23,12 @@ class Watch:
     """
 
     def __init__(self, queue: StagingQueue) -> None:
-        self._state = queue._state
+        self._parts = queue._parts
         # Not the queue's own lock: to tell of a look by that would wake those whom the queue forgot to tell.
         self._looked = threading.Condition()
         self._found_work: list[bool] = []
-        self._next_work = self._state.books.next_work
-        self._state.books.next_work = self._look  # type: ignore[method-assign]
+        self._next_work = self._parts.books.next_work
+        self._parts.books.next_work = self._look  # type: ignore[method-assign]
 
     def _look(self) -> Work | None:
         work = self._next_work()
@@ -39,37 +39,37 @@ class Watch:
 
     def _wake(self) -> int:
         """Has the promoter look once more; returns how often it had looked before."""
-        with self._state.changed:
+        with self._parts.changed:
             before = len(self._found_work)
-            self._state.promoter.wake()
+            self._parts.promoter.wake()
         return before
 
     def settle(self) -> None:
         """Has the promoter look once more, and waits until it has found nothing to do."""
         before = self._wake()
         with self._looked:
-            assert self._looked.wait_for(lambda: False in self._found_work[before:], WAIT_S), repr(self._state)
+            assert self._looked.wait_for(lambda: False in self._found_work[before:], WAIT_S), repr(self._parts)
 
     def has_work(self) -> bool:
         """Has the promoter, which must be idle, look for work; returns whether there was any."""
         before = self._wake()
         with self._looked:
-            assert self._looked.wait_for(lambda: len(self._found_work) > before, WAIT_S), repr(self._state)
+            assert self._looked.wait_for(lambda: len(self._found_work) > before, WAIT_S), repr(self._parts)
             return self._found_work[before]
 
     def until(self, is_so: Callable[[], bool]) -> None:
         """Waits until something is so that the queue tells of."""
-        with self._state.changed:
-            assert self._state.changed.wait_for(is_so, WAIT_S), repr(self._state)
+        with self._parts.changed:
+            assert self._parts.changed.wait_for(is_so, WAIT_S), repr(self._parts)
 
     def until_state(self, key: str, state: EntryState) -> None:
         """Waits until a queued entry is in a state."""
-        books = self._state.books
+        books = self._parts.books
         self.until(lambda: (entry := books.find(key)) is not None and entry.state is state)
 
     def until_wanted(self, key: str | None, by: int = 1) -> None:
         """Waits until some threads wait for an entry."""
-        books = self._state.books
+        books = self._parts.books
         self.until(lambda: (books._takers if key is None else books._wanted[key]) == by)
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from forebay.wire import ClosedError, LocalError, WaitTimeoutError
 
-from .feed import Feed, Inlet
+from .feed import Feed, Inlet, NoFeed
 from .promoter import Promoter
 from .queue_books import QueueBooks
 from .settings import StageMode, TrainerSettings
@@ -18,8 +18,8 @@ from .transfer import Transfer
 T = TypeVar("T")
 
 
-class QueueState:
-    """The shared state of one queue.
+class QueueParts:
+    """What the parts of one queue share.
 
     Args:
         transfer: Ways between host and device.
@@ -52,6 +52,11 @@ class QueueState:
         """Begins to be fed."""
         self.feed.open(Inlet(self.books, self.changed, self.promoter.wake))
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether something began that must be ended."""
+        return not self.closed and (self.promoter.has_started or not isinstance(self.feed, NoFeed))
+
     # Under the lock.
 
     def check_open(self) -> None:
@@ -60,7 +65,10 @@ class QueueState:
             raise ClosedError("the staging queue is closed", remedy="use it inside its with block")
         self.feed.check()
         if self.promoter.failure is not None:
-            raise LocalError("the promoter ended by a mistake of its own") from self.promoter.failure
+            raise LocalError(
+                f"the staging queue's promoter ended by a mistake of its own: {self.promoter.failure!r}",
+                remedy="please report this; what is queued is lost to this process",
+            ) from self.promoter.failure
 
     def wait(self, look: Callable[[], T | None], timeout_s: float, what: str) -> T:
         """Waits until something is there.
@@ -86,7 +94,10 @@ class QueueState:
 
     def timeout(self, timeout_s: float, what: str) -> WaitTimeoutError:
         """Makes the error for a wait that took too long."""
-        return WaitTimeoutError(f"waited {timeout_s:g} s for {what}; {self!r}", remedy=self.feed.remedy)
+        remedy = self.feed.remedy
+        if self.books.room.is_held_by_steps:
+            remedy = "dispatch or close the batch that a step holds, or raise TUNIX_STAGE_MAX_DEVICE_BATCHES"
+        return WaitTimeoutError(f"waited {timeout_s:g} s for {what}; {self!r}", remedy=remedy)
 
     @contextlib.contextmanager
     def wanting(self, key: str | None) -> Iterator[None]:
