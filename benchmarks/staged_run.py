@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
+import itertools
 import logging
 import threading
 import time
@@ -109,17 +109,17 @@ def run_staged(
     log.addHandler(promotions)
     try:
         with TimedEngine(compute_s) as engine, StagedEngine(engine, queue) as staged:
-            to_stage = collections.deque(keys)
+            to_stage = iter(keys)
+            bars += [_stage(staged, payload, key) for key in itertools.islice(to_stage, 1 + _STAGED_AHEAD)]
+            # The first copy has nothing to hide behind.
+            if not promotions.first.wait(_WAIT_S):
+                raise WaitTimeoutError(f"waited {_WAIT_S:g} s for the first transfer; {queue!r}")
             for key in keys:
-                while to_stage and int(to_stage[0]) <= int(key) + _STAGED_AHEAD:
-                    bars.append(_stage(staged, payload, to_stage.popleft()))
-                # The first copy has nothing to hide behind.
-                if not promotions.first.wait(_WAIT_S):
-                    raise WaitTimeoutError(f"waited {_WAIT_S:g} s for the first transfer; {queue!r}")
                 began_at = time.monotonic()
                 work: TimedWork = staged.fwd_bwd(stage_key=key, key=key)
                 bars.append(Bar("fwd_bwd", key, began_at, time.monotonic()))
                 works.append(work)
+                bars += [_stage(staged, payload, ahead) for ahead in itertools.islice(to_stage, 1)]
                 if waits:
                     work.block_until_ready()
             work.block_until_ready()

@@ -6,33 +6,32 @@ import queue
 import threading
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+
+from forebay.wire import WaitTimeoutError
+
+_WAIT_S: Final = 600.0
 
 
 class TimedWork:
     """What a timed wait makes: ready when the wait is over, like a device array.
 
-    Attributes:
+    Args:
         key: The micro-batch's.
         began_at: Monotonic second at which the wait began.
-        ready_at: Monotonic second at which it was over.
+        ready_at: Monotonic second at which it is over; whoever waits hears of it a little later.
     """
 
     nbytes = 0
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, began_at: float, ready_at: float) -> None:
         self.key = key
-        self.began_at = 0.0
-        self.ready_at = 0.0
+        self.began_at = began_at
+        self.ready_at = ready_at
         self._ready = threading.Event()
 
-    def begin(self) -> None:
-        """Notes that the wait begins."""
-        self.began_at = time.monotonic()
-
-    def end(self) -> None:
-        """Notes that it is over."""
-        self.ready_at = time.monotonic()
+    def finish(self) -> None:
+        """Tells all who wait."""
         self._ready.set()
 
     def is_ready(self) -> bool:
@@ -41,14 +40,15 @@ class TimedWork:
 
     def block_until_ready(self) -> Self:
         """Waits until it is."""
-        self._ready.wait()
+        if not self._ready.wait(_WAIT_S):
+            raise WaitTimeoutError(f"the stand-in did not finish {self.key!r} within {_WAIT_S:g} s")
         return self
 
 
 class TimedEngine:
-    """An engine whose device is a thread that waits; a context manager.
+    """An engine whose device is a clock: it begins at once, or when what it had before is over; a context manager.
 
-    It keeps a micro-batch's arrays until its wait is over, as a device does.
+    A thread tells when a wait is over, and keeps a micro-batch's arrays until then, as a device does.
 
     Args:
         compute_s: Seconds for each micro-batch.
@@ -56,19 +56,23 @@ class TimedEngine:
 
     def __init__(self, compute_s: float) -> None:
         self._compute_s = compute_s
+        self._free_at = 0.0
         self._work: queue.SimpleQueue[tuple[TimedWork, Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="timed-device", daemon=True)
 
     def fwd_bwd(self, batch: Any, *, key: str) -> TimedWork:
         """Hands a micro-batch to the stand-in."""
-        work = TimedWork(key)
-        self._work.put((work, batch))
-        return work
+        return self._hand_over(key, batch)
 
     def update(self) -> TimedWork:
         """Hands an update to the stand-in, which takes as long as a micro-batch."""
-        work = TimedWork("update")
-        self._work.put((work, None))
+        return self._hand_over("update", None)
+
+    def _hand_over(self, key: str, batch: Any) -> TimedWork:
+        began_at = max(time.monotonic(), self._free_at)
+        self._free_at = began_at + self._compute_s
+        work = TimedWork(key, began_at, self._free_at)
+        self._work.put((work, batch))
         return work
 
     def __enter__(self) -> Self:
@@ -84,8 +88,7 @@ class TimedEngine:
     def _run(self) -> None:
         while (item := self._work.get()) is not None:
             work, batch = item
-            work.begin()
-            time.sleep(self._compute_s)
+            time.sleep(max(0.0, work.ready_at - time.monotonic()))
             # Its memory is free when its result is there, as on a device.
             del item, batch
-            work.end()
+            work.finish()
