@@ -171,7 +171,7 @@ class DeviceRoom:
         """Notes that a step waits to hand its work to the device: no transfer begins before it."""
         self._waiting_to_dispatch += 1
 
-    def dispatch_is_over_due(self) -> None:
+    def dispatch_is_no_longer_due(self) -> None:
         """Takes that back."""
         self._waiting_to_dispatch -= 1
 

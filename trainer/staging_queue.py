@@ -215,7 +215,7 @@ class StagingQueue:
                 what = "the transfer under way to end before work is handed to the device"
                 parts.wait(lambda: parts.books.room.allows_dispatch or None, timeout_s, what)
             finally:
-                parts.books.room.dispatch_is_over_due()
+                parts.books.room.dispatch_is_no_longer_due()
             parts.books.room.dispatch_begins()
         self._this_thread.is_dispatching = True
         try:

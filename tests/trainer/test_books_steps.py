@@ -91,7 +91,7 @@ def test_serialized_no_transfer_begins_while_a_step_waits_to_dispatch() -> None:
     desk.books.want("a")
     desk.room.dispatch_is_due()
     assert desk.books.next_work() is None
-    desk.room.dispatch_is_over_due()
+    desk.room.dispatch_is_no_longer_due()
     assert desk.begin().key == "a"
 
 
