@@ -7,7 +7,7 @@ from .entry import PromotionError
 from .events import StageDemote, StageFail, StagePromote
 from .feed import NotStagedError
 from .jax_transfer import JaxTransfer
-from .settings import StageMode, TrainerSettings
+from .settings import StageMode, TrainerSettings, load_trainer_settings
 from .staging_queue import Queued, StagingQueue
 from .statistics import QueueStats
 
@@ -29,4 +29,5 @@ __all__ = [
     "StagingQueue",
     "TrainerSettings",
     "attach",
+    "load_trainer_settings",
 ]

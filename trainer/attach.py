@@ -31,8 +31,8 @@ def attach(
         shardings: Where leaves go; see `JaxTransfer`.
         registry: Classes that may occur in trees.
         cast_64bit: Narrow 64-bit leaves where JAX's 64-bit mode is off, instead of refusing them.
-        settings: The cap and the mode; default from the environment.
-        timeout_s: Seconds to wait for the daemon.
+        settings: The cap and the mode, instead of the environment's; see `load_trainer_settings`.
+        timeout_s: Seconds to wait for the daemon, and for a trainer that is attached to go.
 
     Returns:
         A staging queue that is fed by the daemon, beside what is staged in process; a context manager. From the

@@ -32,8 +32,7 @@ from forebay.wire import (
 )
 
 from .conversation import Conversation, Holdings, Phase, Report
-
-log = logging.getLogger("forebay.trainer")
+from .quiet_log import tell
 
 _CLOSE_S = 2.0
 _LOCK_TRIES = 3
@@ -126,7 +125,7 @@ class DaemonLink:
             return [] if report is None else self._conversation.report(report)
 
         if not self._post(say):
-            log.warning("report_undelivered report=%s", make())
+            tell(logging.WARNING, "report_undelivered report=%s", make())
 
     def demand_changed(self) -> None:
         """Has the present demand stated; safe from any thread."""
@@ -172,7 +171,7 @@ class DaemonLink:
             self._release()
 
     def _fail(self, error: ForebayError) -> None:
-        log.error("link_failed reason=%s", error)
+        tell(logging.ERROR, "link_failed reason=%s", error)
         self._conversation.phase = Phase.FAILED
         self._conversation.refusal = error
         self._attached_once.set()
@@ -227,7 +226,7 @@ class DaemonLink:
             try:
                 reply = decode_trainer_reply(frame)
             except ProtocolError as error:
-                log.warning("unreadable_answer endpoint=%s reason=%s", self.endpoint, error)
+                tell(logging.WARNING, "unreadable_answer endpoint=%s reason=%s", self.endpoint, error)
                 continue
             self._say(self._conversation.heard(reply, time.monotonic()))
 
@@ -273,7 +272,7 @@ class DaemonLink:
 
     def _release(self) -> None:
         for report in self._conversation.unconfirmed:
-            log.warning("report_unconfirmed report=%s", report)
+            tell(logging.WARNING, "report_unconfirmed report=%s", report)
         self._socket.disable_monitor()
         self._connections.close()
         self._socket.close()

@@ -48,7 +48,8 @@ class DeviceRoom:
 
     def __repr__(self) -> str:
         steps = self.count(EntryState.IN_STEP) + self._inline_steps
-        return f"{self.used} of {self.cap:g} on the device, {steps} in a step, {len(self._running)} running"
+        running = sum(not running.work.is_done() for running in self._running)
+        return f"{self.used} of {self.cap:g} on the device, {steps} in a step, {running} running"
 
     def count(self, state: EntryState) -> int:
         """Counts the entries in a state that uses the device."""

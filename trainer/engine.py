@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import jax
 import numpy as np
@@ -16,10 +17,12 @@ from forebay.wire import UsageError, printable
 from .batch import Batch
 from .feed import NotStagedError
 from .jax_transfer import JaxTransfer
+from .quiet_log import tell
 from .settings import StageMode
 from .staging_queue import WAIT_S, Queued, StagingQueue
 
 
+@runtime_checkable
 class Engine(Protocol):
     """What can be staged for."""
 
@@ -82,12 +85,21 @@ class StagedEngine:
 
     Raises:
         SettingError: The environment has a wrong value.
+        UsageError: The engine lacks one of the two methods.
     """
 
     def __init__(self, engine: Engine, queue: StagingQueue | None = None) -> None:
+        if not isinstance(engine, Engine):
+            raise UsageError("an engine to stage for", got=type(engine).__name__, limit="fwd_bwd and update")
         self.engine = engine
         self.queue = StagingQueue(JaxTransfer()) if queue is None else queue
         self._is_off = self.queue.settings.mode is StageMode.OFF
+        if self._is_off and self.queue.is_fed:
+            tell(
+                logging.WARNING,
+                "STAGE_OFF a daemon feeds %r, but this engine takes nothing from it: set TUNIX_STAGE_BATCH",
+                self.queue,
+            )
 
     def __repr__(self) -> str:
         return f"StagedEngine({type(self.engine).__name__}, {'off' if self._is_off else self.queue})"
@@ -102,7 +114,9 @@ class StagedEngine:
             As `StagingQueue.stage`.
         """
         if self._is_off:
-            return Declined(key, "staging is off; set TUNIX_STAGE_BATCH to stage or serialize")
+            return Declined(
+                key, "staging is off; set TUNIX_STAGE_BATCH, or TrainerSettings, to stage or serialize"
+            )
         if isinstance(payload, Prepared):
             return Declined(key, "the payload is on the device already; pass it to fwd_bwd")
         return self.queue.stage(payload, key=key, timeout_s=timeout_s)
@@ -130,6 +144,10 @@ class StagedEngine:
             As `StagingQueue.take` and `StagingQueue.put`; NotStagedError also if staging is off and no payload
             given.
         """
+        if isinstance(payload, str):
+            raise UsageError(
+                "fwd_bwd was given a text as its payload", got=payload, remedy="did you mean stage_key=?"
+            )
         if self._is_off:
             return self._fwd_bwd_as_it_is(payload, stage_key, options)
         with self._batch(payload, stage_key, stage_timeout_s) as batch, self._dispatching(stage_timeout_s):
@@ -153,16 +171,16 @@ class StagedEngine:
             )
         return self.engine.fwd_bwd(payload.tree if isinstance(payload, Prepared) else payload, **options)
 
-    def update(self, *, stage_timeout_s: float = WAIT_S, **options: Any) -> Any:
+    def update(self, *arguments: Any, stage_timeout_s: float = WAIT_S, **options: Any) -> Any:
         """Runs the engine's `update`; what is staged goes on meanwhile, except in the mode `serialize`.
 
         Raises:
             WaitTimeoutError: In `serialize`, the transfer under way took longer than `stage_timeout_s`.
         """
         if self._is_off:
-            return self.engine.update(**options)
+            return self.engine.update(*arguments, **options)
         with self._dispatching(stage_timeout_s):
-            outputs = self.engine.update(**options)
+            outputs = self.engine.update(*arguments, **options)
             self.queue.runs(outputs)
         return outputs
 
@@ -170,7 +188,7 @@ class StagedEngine:
         return self.queue.dispatching(timeout_s=timeout_s)
 
     def reset_staged(self) -> None:
-        """Drops all that is staged, releases its slots, and starts the counts anew."""
+        """Drops all that is queued here, releases its slots, starts the counts anew; see `StagingQueue.reset`."""
         self.queue.reset()
 
     def close(self) -> None:

@@ -91,6 +91,10 @@ class Entry:
     def __repr__(self) -> str:
         return f"Entry({self.key!r}, {self.state})"
 
+    def let_go(self) -> None:
+        """Lets its bytes go, wherever they are."""
+        self.placed = self.on_device = None
+
     def apply(self, event: EntryEvent) -> None:
         """Moves the entry.
 

@@ -10,7 +10,7 @@ import logging
 
 from forebay.wire import printable
 
-log = logging.getLogger("forebay.trainer")
+from .quiet_log import tell
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ class StagePromote:
 
     def emit(self) -> None:
         """Logs it."""
-        log.info(
+        tell(
+            logging.INFO,
             "STAGE_PROMOTE key=%s host_bytes=%d wait_prev_s=%.6f issue_s=%.6f queued=%d on_device=%d",
             printable(self.key),
             self.host_bytes,
@@ -69,7 +70,8 @@ class StageDemote:
 
     def emit(self) -> None:
         """Logs it."""
-        log.warning(
+        tell(
+            logging.WARNING,
             "STAGE_DEMOTE key=%s wanted=%s host_bytes=%d transfer_s=%.6f",
             printable(self.key),
             printable(self.wanted),
@@ -95,7 +97,8 @@ class StageFail:
 
     def emit(self) -> None:
         """Logs it."""
-        log.warning(
+        tell(
+            logging.WARNING,
             "STAGE_FAIL key=%s final=%s reason=%s",
             printable(self.key),
             self.is_final,

@@ -82,6 +82,16 @@ def host_tree_of(payload: Any, registry: TreeRegistry) -> HostTree:
     return HostTree(flat.structure, flat.paths, flat.arrays)
 
 
+def difference(staged: bytes, given: bytes) -> str:
+    """Says by two signatures what is not the same."""
+    (_, first), (_, second) = (msgspec.msgpack.decode(signature) for signature in (staged, given))
+    was, now = ({path: f"{dtype}{shape}" for path, dtype, shape in leaves} for leaves in (first, second))
+    for path in sorted(was.keys() | now.keys()):
+        if was.get(path) != now.get(path):
+            return f"leaf {path} is {now.get(path, 'missing')}, staged was {was.get(path, 'none')}"
+    return "static values or containers differ"
+
+
 def _in_key_order(node: Node) -> Node:
     match node:
         case Leaf() | Static():

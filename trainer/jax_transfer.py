@@ -34,9 +34,8 @@ from forebay.wire import (
 from .host_tree import HostTree, PlacedTree, host_tree_of
 from .once import OneWarning
 from .placement import Device, Placement, Target
+from .quiet_log import tell
 from .transfer import Dispatched, OnDevice
-
-log = logging.getLogger("forebay.trainer")
 
 unwatchable_warning = OneWarning(
     "STAGE_UNWATCHED the queue cannot tell when the device has made what the engine returned (%s). Said once"
@@ -72,7 +71,11 @@ class JaxTransfer:
         Raises:
             TreeError: It is no micro-batch; the message names the path.
         """
-        return host_tree_of(payload, self._registry)
+        try:
+            return host_tree_of(payload, self._registry)
+        except TreeError:
+            _check_no_device_arrays(payload)
+            raise
 
     def place(self, tree: HostTree) -> PlacedTree:
         """Finds where the leaves go.
@@ -198,7 +201,7 @@ class DispatchedArrays:
         try:
             return next((bool(array.is_ready()) for array in self._watched()), False)
         except Exception as error:  # noqa: BLE001 - donated just now; or no array of JAX's
-            log.debug("dispatched work cannot be looked at reason=%r", error)
+            tell(logging.DEBUG, "dispatched work cannot be looked at reason=%r", error)
             return False
 
     def is_lost(self) -> bool:
@@ -211,7 +214,7 @@ class DispatchedArrays:
             try:
                 array.block_until_ready()
             except Exception as error:  # noqa: BLE001 - XLA's errors, and an array deleted just now
-                log.debug("dispatched work failed reason=%r", error)
+                tell(logging.DEBUG, "dispatched work failed reason=%r", error)
 
     def _watched(self) -> Iterator[Any]:
         # One at a time: jaxlib 0.10 crashes when it is asked about an array that was deleted since.
@@ -236,6 +239,17 @@ def check_outside(array: jax.Array, leaf: Array, path: str) -> None:
             raise LocalError(
                 f"leaf {path} aliases the host memory that it came from",
                 remedy="please report this with the versions of jax and jaxlib",
+            )
+
+
+def _check_no_device_arrays(payload: Any) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(payload):
+        if isinstance(leaf, jax.Array):
+            raise TreeError(
+                f"leaf {jax.tree_util.keystr(path)} is on the device already",
+                got=type(leaf).__name__,
+                limit="numpy arrays and static values",
+                remedy="pass forebay.Prepared(tree) if all of it is, else numpy.asarray(leaf)",
             )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 
-log = logging.getLogger("forebay.trainer")
+from .quiet_log import tell
 
 
 class OneWarning:
@@ -27,6 +26,4 @@ class OneWarning:
             if self._was_given:
                 return
             self._was_given = True
-        # A logging handler of the user's that raises must not end a step.
-        with contextlib.suppress(Exception):
-            log.warning(self._text, *values)
+        tell(logging.WARNING, self._text, *values)

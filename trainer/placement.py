@@ -13,8 +13,7 @@ from forebay.wire import Array, TreeError, TreeRegistry, words_of
 from forebay.wire.structure import ROOT, Dict, Leaf, List, Node, Record, Static, Tuple, children_with_paths
 
 from .host_tree import HostTree
-
-log = logging.getLogger("forebay.trainer")
+from .quiet_log import tell
 
 Device: TypeAlias = Any  # jax.Device, which type checkers take for a variable
 Target: TypeAlias = Sharding | Device | None
@@ -63,7 +62,13 @@ class Placement:
         except (ValueError, IndexError):  # the latter for a leaf of fewer dimensions
             if path not in self._replicated:
                 self._replicated.add(path)
-                log.warning("replicated leaf=%s shape=%s cannot be divided by %s", path, leaf.shape, target.spec)
+                tell(
+                    logging.WARNING,
+                    "replicated leaf=%s shape=%s cannot be divided by %s",
+                    path,
+                    leaf.shape,
+                    target.spec,
+                )
             return NamedSharding(target.mesh, PartitionSpec(), memory_kind=target.memory_kind)
         return target
 

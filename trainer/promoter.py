@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -15,9 +14,8 @@ from .entry_states import EntryState
 from .events import Event, StageDemote, StageFail, StagePromote
 from .host_tree import PlacedTree
 from .queue_books import Await, Demote, Promote, QueueBooks, Work
+from .quiet_log import tell
 from .transfer import OnDevice, Transfer
-
-log = logging.getLogger("forebay.trainer")
 
 _Times = tuple[float, float, float, float]
 """Monotonic seconds: asked for the link, had it, had issued the transfer, had it complete."""
@@ -103,9 +101,7 @@ class Promoter:
                 # Before the next wait: what was dropped meanwhile must not live on in this frame.
                 del work
                 if event is not None:
-                    # A logging filter of the user's that raises must not end the queue.
-                    with contextlib.suppress(Exception):
-                        event.emit()
+                    event.emit()
         except BaseException as error:  # a mistake of ours: whoever waits must hear of it
             with self._changed:
                 self.failure = error
@@ -237,7 +233,7 @@ class Promoter:
 
 def _let_go_of_frames(failure: BaseException) -> None:
     """Cuts off the frames that a failure went through: they hold arrays, and it may live long."""
-    log.debug("a transfer failed", exc_info=failure)
+    tell(logging.DEBUG, "a transfer failed", exc_info=failure)
     seen: set[int] = set()
     errors: list[BaseException | None] = [failure]
     while errors:

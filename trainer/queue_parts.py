@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -12,10 +13,14 @@ from forebay.wire import ClosedError, LocalError, WaitTimeoutError
 from .feed import Feed, Inlet, NoFeed
 from .promoter import Promoter
 from .queue_books import QueueBooks
+from .quiet_log import tell
 from .settings import StageMode, TrainerSettings
 from .transfer import Transfer
 
 T = TypeVar("T")
+
+_SAY_AFTER_S = 10.0
+"""A wait that is longer than this is said while it lasts: nobody should have to guess why a trainer waits."""
 
 
 class QueueParts:
@@ -34,6 +39,7 @@ class QueueParts:
     """
 
     def __init__(self, transfer: Transfer, settings: TrainerSettings, feed: Feed) -> None:
+        self.mode = settings.mode
         self.serialize = settings.mode is StageMode.SERIALIZE
         self.transfer = transfer
         self.feed = feed
@@ -44,9 +50,8 @@ class QueueParts:
         self.closed = False
 
     def __repr__(self) -> str:
-        mode = StageMode.SERIALIZE if self.serialize else StageMode.STAGE
         with self.changed:
-            return f"StagingQueue({mode}, {self.books!r}, {self.promoter!r})"
+            return f"StagingQueue({self.mode}, {self.books!r}, {self.promoter!r})"
 
     def open_feed(self) -> None:
         """Begins to be fed."""
@@ -55,7 +60,12 @@ class QueueParts:
     @property
     def is_in_use(self) -> bool:
         """Whether something began that must be ended."""
-        return not self.closed and (self.promoter.has_started or not isinstance(self.feed, NoFeed))
+        return not self.closed and (self.promoter.has_started or self.is_fed)
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether there is another source of entries."""
+        return not isinstance(self.feed, NoFeed)
 
     # Under the lock.
 
@@ -87,10 +97,22 @@ class QueueParts:
             self.check_open()
             return look()
 
-        found = self.changed.wait_for(look_while_open, min(timeout_s, threading.TIMEOUT_MAX))
+        found = self.changed.wait_for(look_while_open, min(timeout_s, _SAY_AFTER_S))
+        if found is None and timeout_s > _SAY_AFTER_S:
+            self._say_that_it_takes_long(what)
+            found = self.changed.wait_for(look_while_open, min(timeout_s - _SAY_AFTER_S, threading.TIMEOUT_MAX))
         if found is None:
             raise self.timeout(timeout_s, what)
         return found
+
+    def _say_that_it_takes_long(self, what: str) -> None:
+        state = repr(self)
+        # A log handler may be slow, and everybody else needs the lock.
+        self.changed.release()
+        try:
+            tell(logging.WARNING, "STAGE_WAIT waited %g s for %s; %s", _SAY_AFTER_S, what, state)
+        finally:
+            self.changed.acquire()
 
     def timeout(self, timeout_s: float, what: str) -> WaitTimeoutError:
         """Makes the error for a wait that took too long."""
@@ -103,10 +125,10 @@ class QueueParts:
     def wanting(self, key: str | None) -> Iterator[None]:
         """Makes it known that somebody waits for an entry."""
         self.books.want(key)
-        self.feed.asked()
-        self.feed.demand_changed()
-        self.promoter.wake()
         try:
+            self.feed.asked()
+            self.feed.demand_changed()
+            self.promoter.wake()
             yield
         finally:
             self.books.unwant(key)

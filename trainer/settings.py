@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from forebay.wire import check_settings, parse_settings, read_variables, setting
 
@@ -56,15 +57,21 @@ class TrainerSettings:
         return StageMode(self.stage_batch)
 
 
-def load_trainer_settings(environment: Mapping[str, str] | None = None) -> TrainerSettings:
-    """Reads the settings from the environment.
+def load_trainer_settings(
+    given: Mapping[str, Any] | None = None, *, environment: Mapping[str, str] | None = None
+) -> TrainerSettings:
+    """Reads the settings: what is given wins over the environment.
 
     Args:
+        given: Values by setting name; None means not given.
         environment: Variables, default this process's own.
 
     Raises:
         SettingError: A value has the wrong type, is out of range or is none of the choices; an empty one is wrong
             too.
     """
-    given = read_variables(TrainerSettings, os.environ if environment is None else environment)
-    return TrainerSettings(**parse_settings(TrainerSettings, given))
+    found: dict[str, Any] = dict(
+        read_variables(TrainerSettings, os.environ if environment is None else environment)
+    )
+    found |= {name: value for name, value in (given or {}).items() if value is not None}
+    return TrainerSettings(**parse_settings(TrainerSettings, found))

@@ -75,6 +75,11 @@ class StagingQueue:
         return repr(self._parts)
 
     @property
+    def is_fed(self) -> bool:
+        """Whether it has another source than `stage`."""
+        return self._parts.is_fed
+
+    @property
     def statistics(self) -> QueueStats:
         """The queue's numbers now."""
         with self._parts.changed:
@@ -233,8 +238,9 @@ class StagingQueue:
             self._parts.books.room.runs(work, holds_inputs=False)
 
     def reset(self) -> None:
-        """Drops all that is queued, releases its slots, and starts the counts anew.
+        """Drops all that is queued here, releases its slots, and starts the counts anew.
 
+        What a daemon has and has not lent yet is not touched, and comes next; `StagingClient.reset` drops that.
         A transfer that is under way goes on and is then forgotten. A step that has its batch keeps it.
         """
         with self._parts.changed:
@@ -267,7 +273,8 @@ class StagingQueue:
         finally:
             with parts.changed:
                 forgotten = parts.books.forget()
-            del forgotten
+            for entry in forgotten:
+                entry.let_go()
 
     def __del__(self) -> None:
         if getattr(self, "_left_open", None) is not None and self._parts.is_in_use and not sys.is_finalizing():
@@ -285,7 +292,9 @@ class StagingQueue:
 def _check_request(key: object, timeout_s: object) -> None:
     # A wrong key would end the conversation with a daemon, and NaN would wait for ever.
     if key is not None and not (isinstance(key, str) and _is_key(key)):
-        raise UsageError("the key of a micro-batch", got=key, limit=f"Unicode text of 1 to {_MAX_KEY_BYTES} bytes")
+        remedy = "choose another key" if isinstance(key, str) else "use str(key)"
+        limit = f"Unicode text of 1 to {_MAX_KEY_BYTES} bytes"
+        raise UsageError("the key of a micro-batch", got=key, limit=limit, remedy=remedy)
     if not isinstance(timeout_s, int | float) or not timeout_s >= 0:
         raise UsageError("a timeout", got=timeout_s, limit="0 s or more")
 

@@ -29,9 +29,9 @@ class QueueStats:
         failures: Transfers that failed and may succeed later.
         inline: Payloads that a step transferred itself, by cause: `keyless`, `missing`, `mismatch`, `rejected`.
         prepared: Payloads that were on the device already.
-        drops: Entries that were dropped, by cause: `replaced`, `rejected`; `mismatch`, `superseded`, `prepared`
-            where a step was given other bytes for their key; `pool_gone`. A reset starts these counts anew as
-            well.
+        drops: Entries that were dropped before any step had them, by cause: `replaced`, `rejected`; `mismatch`,
+            `superseded`, `prepared` where a step was given other bytes for their key; `pool_gone`. A reset
+            starts these counts anew as well.
     """
 
     queued: int
@@ -57,19 +57,11 @@ class QueueStats:
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
     def __repr__(self) -> str:
-        counts = [
-            f"queued={self.queued}",
-            f"on_device={self.on_device}",
-            f"in_step={self.in_step + self.inline_steps}",
-            f"staged={self.staged}",
-            f"promoted={self.promotions}",
-            f"taken={self.taken}",
-            *(f"inline_{cause}={count}" for cause, count in self.inline.items()),
-            *(f"dropped_{cause}={count}" for cause, count in self.drops.items()),
-        ]
-        if self.failures:
-            counts.append(f"failures={self.failures}")
-        return f"QueueStats({', '.join(counts)})"
+        always = ("queued", "on_device", "in_step", "staged", "taken", "promotions")
+        others = ("inline_steps", "demotions", "failures", "inline", "prepared", "drops")
+        values = self.as_dict()
+        shown = [*always, *(name for name in others if values[name])]
+        return f"QueueStats({', '.join(f'{name}={values[name]}' for name in shown)})"
 
 
 @dataclasses.dataclass(slots=True)

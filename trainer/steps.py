@@ -13,7 +13,7 @@ from forebay.wire import ForebayError, LocalError, printable, words_of
 from .batch import Batch
 from .entry import Entry, InProcess, Origin, PromotionError
 from .entry_states import EntryState
-from .host_tree import HostTree, PlacedTree
+from .host_tree import HostTree, PlacedTree, difference
 from .once import OneWarning
 from .queue_parts import QueueParts
 from .transfer import OnDevice
@@ -21,8 +21,8 @@ from .transfer import OnDevice
 _READY = frozenset({EntryState.ON_DEVICE, EntryState.REJECTED})
 
 mismatch_warning = OneWarning(
-    "STAGE_MISMATCH key=%s the payload is not what was staged under its key (structure, shapes, dtypes or static"
-    " values): the entry is dropped and the payload transferred. Said once; the statistics count them"
+    "STAGE_MISMATCH key=%s the payload is not what was staged under its key (%s): the entry is dropped, and the"
+    " payload transferred. Said once; the statistics count them"
 )
 
 
@@ -31,11 +31,13 @@ class _UnusableEntryError(Exception):
 
     Args:
         cause: Why not; what the payload's own transfer is counted under.
+        words: What differs, if that is the cause.
     """
 
-    def __init__(self, cause: str) -> None:
-        super().__init__(cause)
+    def __init__(self, cause: str, words: str = "") -> None:
+        super().__init__(cause, words)
         self.cause = cause
+        self.words = words
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,9 +88,9 @@ def take_same(parts: QueueParts, tree: HostTree, key: str, timeout_s: float) -> 
         _check_same(parts, key, tree.signature)
         return _take(parts, key, timeout_s, refuse, tree.signature)
     except _UnusableEntryError as unusable:
-        cause = unusable.cause
+        cause, words = unusable.cause, unusable.words
     if cause == "mismatch":
-        mismatch_warning.give(printable(key))
+        mismatch_warning.give(printable(key), words)
     return put_now(parts, tree, key, cause, timeout_s)
 
 
@@ -172,7 +174,7 @@ def _ready(parts: QueueParts, key: str | None, signature: bytes | None) -> Entry
     if signature is not None and entry.on_device is None:
         raise _UnusableEntryError("rejected")
     if signature is not None and entry.on_device is not None and entry.on_device.signature != signature:
-        raise _UnusableEntryError("mismatch")
+        raise _UnusableEntryError("mismatch", difference(entry.on_device.signature, signature))
     parts.books.take(entry)
     return entry
 
@@ -206,7 +208,7 @@ def _check_same(parts: QueueParts, key: str, signature: bytes) -> None:
         with contextlib.suppress(ForebayError):
             staged = origin.read().signature
     if staged is not None and staged != signature:
-        raise _UnusableEntryError("mismatch")
+        raise _UnusableEntryError("mismatch", difference(staged, signature))
 
 
 def _supersede(parts: QueueParts, key: str | None, cause: str) -> tuple[Origin, Entry | None]:

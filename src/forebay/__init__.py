@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         StagingQueue,
         TrainerSettings,
         attach,
+        load_trainer_settings,
     )
     from .wire import (
         BrokenError,
@@ -54,7 +55,7 @@ _ERRORS = (
 )
 _TRAINER = (
     *("Batch", "Declined", "JaxTransfer", "NotStagedError", "Prepared", "PromotionError", "QueueStats", "Queued"),
-    *("StageMode", "StagedEngine", "StagingQueue", "TrainerSettings", "attach"),
+    *("StageMode", "StagedEngine", "StagingQueue", "TrainerSettings", "attach", "load_trainer_settings"),
 )
 _HOME = (
     dict.fromkeys(_ERRORS, "wire")
@@ -105,6 +106,7 @@ __all__ = [
     "VersionMismatchError",
     "WaitTimeoutError",
     "attach",
+    "load_trainer_settings",
     "local_daemon",
     "register_type",
 ]

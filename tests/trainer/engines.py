@@ -34,8 +34,8 @@ class ImpatientEngine(StagedEngine):
     ) -> Any:
         return super().fwd_bwd(payload, stage_key, stage_timeout_s=stage_timeout_s, **options)
 
-    def update(self, *, stage_timeout_s: float = WAIT_S, **options: Any) -> Any:
-        return super().update(stage_timeout_s=stage_timeout_s, **options)
+    def update(self, *arguments: Any, stage_timeout_s: float = WAIT_S, **options: Any) -> Any:
+        return super().update(*arguments, stage_timeout_s=stage_timeout_s, **options)
 
 
 def wait_for_on_device(queue: StagingQueue, count: int) -> None:

@@ -54,7 +54,7 @@ def test_off_is_the_default_and_declines_to_stage(monkeypatch: pytest.MonkeyPatc
         answer = wrapped.stage_batch(object(), key="a")
         assert isinstance(answer, Declined)
         assert answer.key == "a"
-        assert "staging is off; set TUNIX_STAGE_BATCH to stage or serialize" in answer.reason
+        assert "staging is off; set TUNIX_STAGE_BATCH, or TrainerSettings, to stage or serialize" in answer.reason
         assert wrapped.stage_batch(payload(1), key="b") == Declined("b", answer.reason)
         assert wrapped.queue.keys == ()
         assert wrapped.queue.statistics.staged == 0

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from forebay.trainer import NotStagedError
+from forebay.trainer.host_tree import difference, host_tree_of
+from forebay.wire import default_registry
 
 from .fake_transfer import payload
 from .queue_bench import Bench, bench_of, name_in, staged_arrays
@@ -174,3 +176,25 @@ def test_who_waits_for_a_key_hears_that_another_step_has_trained_it_by_prepared_
         bench.watch.settle()
         with bench.queue.bypass({"x": 1}, key="b"):
             assert isinstance(take.error(), NotStagedError)
+
+
+@pytest.mark.parametrize(
+    ("staged", "given", "words"),
+    [
+        (
+            {"x": np.zeros(8, np.float32)},
+            {"x": np.zeros(4, np.int32)},
+            "leaf ['x'] is int32[4], staged was float32[8]",
+        ),
+        (
+            {"x": np.zeros(8)},
+            {"x": np.zeros(8), "y": np.zeros((), np.int8)},
+            "leaf ['y'] is int8[], staged was none",
+        ),
+        ({"x": np.zeros(8), "y": np.zeros(1)}, {"x": np.zeros(8)}, "leaf ['y'] is missing, staged was float64[1]"),
+        ({"x": np.zeros(8), "s": 1}, {"x": np.zeros(8), "s": True}, "static values or containers differ"),
+    ],
+)
+def test_a_mismatch_says_what_is_not_the_same(staged: Any, given: Any, words: str) -> None:
+    signatures = [host_tree_of(tree, default_registry).signature for tree in (staged, given)]
+    assert difference(*signatures) == words

@@ -132,21 +132,22 @@ def test_statistics_cannot_be_changed_and_do_not_change(bench: Bench) -> None:
 
 def test_statistics_show_what_is_there_and_what_happened(bench: Bench) -> None:
     assert repr(bench.queue.statistics) == (
-        "QueueStats(queued=0, on_device=0, in_step=0, staged=0, promoted=0, taken=0)"
+        "QueueStats(queued=0, on_device=0, in_step=0, staged=0, taken=0, promotions=0)"
     )
     bench.transfer.fail_with["c"] = RuntimeError("no memory")
     bench.stage("a", "b", "a")
     bench.watch.settle()
     with bench.queue.take("a"), bench.queue.put(payload("x")):
         assert repr(bench.queue.statistics) == (
-            f"QueueStats(queued=1, on_device=0, in_step=2, staged=3, promoted={bench.queue.statistics.promotions},"
-            " taken=1, inline_keyless=1, dropped_replaced=1)"
+            "QueueStats(queued=1, on_device=0, in_step=1, staged=3, taken=1,"
+            f" promotions={bench.queue.statistics.promotions}, inline_steps=1, inline={{'keyless': 1}},"
+            " drops={'replaced': 1})"
         )
     with bench.queue.take("b"):
         pass
     bench.stage("c")
     bench.watch.settle()
-    assert repr(bench.queue.statistics).endswith("taken=2, inline_keyless=1, dropped_replaced=1, failures=1)")
+    assert repr(bench.queue.statistics).endswith("failures=1, inline={'keyless': 1}, drops={'replaced': 1})")
 
 
 def test_a_queue_shows_its_entries_the_room_and_what_its_thread_does(bench: Bench) -> None:

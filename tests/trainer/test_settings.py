@@ -25,20 +25,20 @@ def complaint(caught: pytest.ExceptionInfo[SettingError]) -> str:
 
 
 def test_without_anything_nothing_is_staged_and_one_micro_batch_may_wait_on_the_device() -> None:
-    for settings in (load_trainer_settings({}), TrainerSettings()):
+    for settings in (load_trainer_settings(environment={}), TrainerSettings()):
         assert (settings.stage_batch, settings.mode, settings.max_device_batches) == ("off", StageMode.OFF, 1)
 
 
 @pytest.mark.parametrize("mode", StageMode)
 def test_every_mode_is_read_from_its_variable(mode: StageMode) -> None:
-    settings = load_trainer_settings({STAGE_BATCH: mode.value})
+    settings = load_trainer_settings(environment={STAGE_BATCH: mode.value})
     assert (settings.stage_batch, settings.mode) == (mode.value, mode)
     assert settings.max_device_batches == 1
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("1", 1), ("2", 2), ("1024", 1024), ("1_000", 1000)])
 def test_the_device_cap_is_read_from_its_variable(text: str, number: int) -> None:
-    settings = load_trainer_settings({MAX_DEVICE_BATCHES: text})
+    settings = load_trainer_settings(environment={MAX_DEVICE_BATCHES: text})
     assert settings.max_device_batches == number
     assert settings.mode is StageMode.OFF
 
@@ -47,7 +47,7 @@ def test_this_processs_own_environment_is_the_default(monkeypatch: pytest.Monkey
     monkeypatch.setenv(STAGE_BATCH, "serialize")
     monkeypatch.setenv(MAX_DEVICE_BATCHES, "3")
     assert load_trainer_settings() == TrainerSettings(stage_batch="serialize", max_device_batches=3)
-    assert load_trainer_settings({}) == TrainerSettings(), "an empty environment is one, too"
+    assert load_trainer_settings(environment={}) == TrainerSettings(), "an empty environment is one, too"
 
 
 def test_the_variables_keep_the_names_that_launchers_know() -> None:
@@ -56,7 +56,7 @@ def test_the_variables_keep_the_names_that_launchers_know() -> None:
         MAX_DEVICE_BATCHES,
     ]
     environment = {"FOREBAY_STAGE_BATCH": "stage", "FOREBAY_MAX_DEVICE_BATCHES": "5"}
-    assert load_trainer_settings(environment) == TrainerSettings()
+    assert load_trainer_settings(environment=environment) == TrainerSettings()
 
 
 @pytest.mark.parametrize("mode", StageMode)
@@ -80,7 +80,7 @@ def test_every_setting_says_what_it_means_and_what_it_may_be() -> None:
 )
 def test_an_unknown_mode_is_one_line_that_names_setting_variable_value_and_choices(value: str) -> None:
     with pytest.raises(SettingError) as caught:
-        load_trainer_settings({STAGE_BATCH: value})
+        load_trainer_settings(environment={STAGE_BATCH: value})
     shown = value.replace("\t", r"\t")
     assert complaint(caught) == f"setting stage_batch ({STAGE_BATCH}); got {shown}; limit off, stage, serialize"
 
@@ -88,7 +88,7 @@ def test_an_unknown_mode_is_one_line_that_names_setting_variable_value_and_choic
 @pytest.mark.parametrize("value", ["", " ", "one", "1.0", "1e1", "0x1", "true", "unlimited", "inf", "--1", "1 0"])
 def test_a_device_cap_that_is_no_integer_is_one_line_that_names_setting_variable_and_value(value: str) -> None:
     with pytest.raises(SettingError) as caught:
-        load_trainer_settings({MAX_DEVICE_BATCHES: value})
+        load_trainer_settings(environment={MAX_DEVICE_BATCHES: value})
     assert complaint(caught) == f"setting max_device_batches ({MAX_DEVICE_BATCHES}); got {value}; limit an integer"
 
 
@@ -96,7 +96,7 @@ def test_a_device_cap_that_is_no_integer_is_one_line_that_names_setting_variable
 def test_a_device_cap_out_of_range_is_one_line_that_names_setting_variable_value_and_range(value: int) -> None:
     wanted = f"setting max_device_batches ({MAX_DEVICE_BATCHES}); got {value}; limit 0 to 1024"
     with pytest.raises(SettingError) as caught:
-        load_trainer_settings({MAX_DEVICE_BATCHES: str(value)})
+        load_trainer_settings(environment={MAX_DEVICE_BATCHES: str(value)})
     assert complaint(caught) == wanted
     with pytest.raises(SettingError) as caught:
         TrainerSettings(max_device_batches=value)
@@ -106,7 +106,7 @@ def test_a_device_cap_out_of_range_is_one_line_that_names_setting_variable_value
 @pytest.mark.parametrize("variable", [STAGE_BATCH, MAX_DEVICE_BATCHES])
 def test_a_huge_value_is_one_short_line(variable: str) -> None:
     with pytest.raises(SettingError) as caught:
-        load_trainer_settings({variable: "9" * 10_000})
+        load_trainer_settings(environment={variable: "9" * 10_000})
     assert variable in complaint(caught)
     assert len(complaint(caught)) < 400
 
