@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,9 +18,11 @@ from forebay.wire import (
     ProtocolError,
     RefusedError,
     RemoteError,
+    TreeError,
     UsageError,
     WaitTimeoutError,
     printable,
+    words_of,
 )
 
 ERRORS = [
@@ -80,3 +85,63 @@ def test_a_peers_words_are_escaped_in_what_its_errors_say() -> None:
     gone = MicroBatchGoneError("k\n", "lost", "trainer died\x07")
     assert re.fullmatch(r"micro-batch 'k\\+n' is lost: trainer died\\x07", str(gone))
     assert (gone.key, gone.state, gone.reason) == ("k\n", "lost", "trainer died\x07")
+
+
+def rebuilt(error: ForebayError) -> ForebayError:
+    """Makes an error anew of what a process pool would send of it."""
+    reduced: Any = error.__reduce_ex__(4)
+    make, arguments, *state = reduced
+    again = make(*arguments)
+    assert isinstance(again, ForebayError)
+    if state:
+        again.__setstate__(state[0])
+    return again
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, rebuilt])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RefusedError("no_slot", "busy\x1b[2J"),
+        MicroBatchGoneError("k\n", "lost", "trainer died\x07"),
+        TreeError("leaf x", got="\x1bgot", limit=3, remedy="do this"),
+        WaitTimeoutError("waited", got=1.5),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_survives_the_way_to_another_process(
+    error: ForebayError, again: Callable[[ForebayError], ForebayError]
+) -> None:
+    copied = again(error)
+    assert type(copied) is type(error)
+    assert str(copied) == str(error)
+    assert vars(copied) == vars(error)
+
+
+class Unspeakable(Exception):  # noqa: N818 - it is no error of anybody's
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+class Mute:
+    """Has no repr of the right kind."""
+
+    def __repr__(self) -> str:
+        return 7  # type: ignore[return-value]
+
+
+def test_what_cannot_be_shown_is_named_by_its_kind() -> None:
+    assert printable(Unspeakable()) == "Unspeakable that cannot be shown"
+    assert printable(Mute()) == "Mute that cannot be shown"
+    assert printable([Unspeakable()]) == "list that cannot be shown"
+    assert str(UsageError("a key", got=Unspeakable())) == "a key; got Unspeakable that cannot be shown"
+
+
+def test_the_words_of_an_error_are_its_kind_and_one_line_of_what_it_says() -> None:
+    assert words_of(Unspeakable()) == "Unspeakable"
+    assert words_of(ZeroDivisionError()) == "ZeroDivisionError"
+    assert words_of(ValueError("no\x1b\nmesh")) == r"ValueError: no\x1b\nmesh"
+    assert words_of(KeyboardInterrupt()) == "KeyboardInterrupt"
