@@ -43,8 +43,9 @@ class LeftOpen:
         return self._gone.detach() is not None
 
     def _end_in_background(self) -> None:
-        # The garbage collector may be at work on any thread, even one of those that are to end. No daemon thread: the
-        # interpreter waits for it. Where it begins no more threads, the hook for its exit is still to come.
+        # The garbage collector may be at work on any thread, even one of those that are to end. No daemon
+        # thread: the interpreter waits for it. Where it begins no more threads, the hook for its exit is still
+        # to come.
         with contextlib.suppress(RuntimeError):
             threading.Thread(target=self._end, name="forebay-left-open").start()
 
