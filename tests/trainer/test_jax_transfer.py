@@ -186,7 +186,7 @@ def test_a_64_bit_mode_of_the_callers_thread_alone_narrows_nothing_without_a_wor
 
 SMALLER_THAN_A_BYTE = {"int2": 4, "uint2": 4, "int4": 16, "uint4": 16, "float4_e2m1fn": 16}
 """How many values they have; the rest of their byte means nothing."""
-WIDE = ("int64", "uint64", "float64", "complex128")
+WIDE_DTYPES = ("int64", "uint64", "float64", "complex128")
 
 
 def is_known_to_xla(name: str) -> bool:
@@ -214,7 +214,7 @@ def bit_patterns(name: str) -> np.ndarray[Any, Any]:
     return bits.view(dtype)
 
 
-NARROW = [name for name in DTYPES if name not in WIDE and is_known_to_xla(name)]
+NARROW = [name for name in DTYPES if name not in WIDE_DTYPES and is_known_to_xla(name)]
 
 
 @pytest.mark.parametrize("name", NARROW)
