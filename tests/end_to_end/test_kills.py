@@ -136,6 +136,8 @@ def test_what_a_killed_trainer_had_on_its_device_is_reported_lost_by_name(
     start("orchestrator", daemon.control_endpoint).finish()
     trainer = start("trainer", daemon.trainer_endpoint, hold_batch=True)
     trainer.until("took")
+    # Killed before it said so, its slot would come back instead: nothing is lost then.
+    assert wait_for(daemon, "k0", until="on_device") == "on_device"
     trainer.kill()
     with pytest.raises(MicroBatchGoneError, match=rf"lost: .*pid {trainer.process.pid} ") as gone:
         wait_for(daemon, "k0")
