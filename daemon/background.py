@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from forebay.shm import SlotFile, wait_until_free
-
-from .mailbox import Mailbox
+from forebay.sockets import Mailbox
 
 log = logging.getLogger("forebay.daemon")
 

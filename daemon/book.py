@@ -170,7 +170,7 @@ class Book:
     def publish(self, batch: MicroBatch, now: float) -> None:
         """Makes a filled slot READY, at the end of its queue or in the place that it inherited."""
         self.filling.pop(batch.slot, None)
-        batch.transfer = None
+        batch.arrivals = None
         batch.was_published = True
         if batch.sequence == 0:
             batch.sequence = self.next_sequence()
@@ -185,7 +185,7 @@ class Book:
         if batch.slot < 0:
             return
         self.filling.pop(batch.slot, None)
-        batch.transfer = None
+        batch.arrivals = None
         self._move_slot(batch, event)
         batch.slot = -1
 

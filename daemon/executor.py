@@ -11,6 +11,7 @@ from typing import Any
 import zmq
 
 from forebay.shm import Pool, SlotFile, holder_path
+from forebay.sockets import Mailbox
 from forebay.wire import encode_message, printable
 
 from .actions import (
@@ -26,7 +27,6 @@ from .actions import (
 )
 from .background import SlotGrower, watch_lock
 from .ledger import Ledger
-from .mailbox import Mailbox
 
 log = logging.getLogger("forebay.daemon")
 

@@ -12,6 +12,7 @@ from forebay.wire import (
     Abandon,
     Attach,
     Await,
+    ChunkFault,
     ChunkHeader,
     ControlRequest,
     Detach,
@@ -38,7 +39,6 @@ from .lending import Lending
 from .micro_batch import FoundSlot, MicroBatch, found_batch
 from .staging import Staging
 from .status import describe
-from .transfer import ChunkFault
 
 _NAME_CHARS = 64
 

@@ -7,13 +7,13 @@ import dataclasses
 from forebay.shm import Envelope, file_bytes_for
 from forebay.wire import (
     MICRO_BATCH_TRANSITIONS,
+    Arrivals,
     LocalError,
     MicroBatchEvent,
     MicroBatchState,
 )
 
 from .actions import Address
-from .transfer import Transfer
 
 
 class IllegalMoveError(LocalError):
@@ -41,7 +41,7 @@ class MicroBatch:
         fell_silent: Whether its lease ended while it was filling; its sender may go on where it can.
         slot: Slot index, or -1.
         generation: That slot's generation.
-        transfer: While it is filling.
+        arrivals: While it is filling.
         since: Monotonic second of the last move.
     """
 
@@ -62,7 +62,7 @@ class MicroBatch:
     fell_silent: bool = False
     slot: int = -1
     generation: int = 0
-    transfer: Transfer | None = None
+    arrivals: Arrivals | None = None
     since: float = 0.0
 
     @property
@@ -72,7 +72,7 @@ class MicroBatch:
 
     def forget_contents(self) -> None:
         """Lets go of what only a live micro-batch needs; its outcome may be remembered for long."""
-        self.envelope, self.leaf_bytes, self.transfer, self.sender = b"", (), None, None
+        self.envelope, self.leaf_bytes, self.arrivals, self.sender = b"", (), None, None
 
     def move(self, event: MicroBatchEvent, now: float, reason: str = "") -> None:
         """Moves it along `MICRO_BATCH_TRANSITIONS`.

@@ -15,15 +15,14 @@ import msgspec
 import zmq
 
 from forebay.shm import Pool, SlotTable, this_peer
+from forebay.sockets import ChunkReceiver, Endpoint, Mailbox, control_frame_limit, only_frame
 from forebay.wire import ProtocolError, decode_control_request, decode_trainer_request
 
 from .actions import Action, Address, Channel
 from .adoption import found_slots
-from .endpoints import Endpoint, control_frame_limit
 from .executor import Executor
-from .ingest import Ingest
+from .ingest import SlotChunks
 from .ledger import Ledger
-from .mailbox import Mailbox
 from .settings import Settings
 
 log = logging.getLogger("forebay.daemon")
@@ -107,7 +106,9 @@ class Server:
         sockets = {Channel.CONTROL: self._control.socket, Channel.TRAINER: self._trainer.socket}
         self._executor = Executor(self._ledger, self._pool, sockets, self._mailbox)
         self._perform = self._executor.perform
-        self._ingest = Ingest(self._data.socket, self._ledger, self._pool.files, self._perform)
+        self._receiver = ChunkReceiver(
+            self._data.socket, SlotChunks(self._ledger, self._pool.files, self._perform)
+        )
         self.ready = Ready(
             pid=me.pid,
             control_endpoint=self._control.address,
@@ -150,7 +151,7 @@ class Server:
         if self._control.socket in ready:
             self._receive(Channel.CONTROL, self._control, decode_control_request, self._ledger.control)
         if self._data.socket in ready:
-            self._ingest.receive()
+            self._receiver.receive()
         self._perform(self._ledger.tick(time.monotonic()))
 
     def _poll_ms(self) -> int | None:
@@ -173,7 +174,7 @@ class Server:
                 return
             sender = Address(channel, routing)
             try:
-                request = decode(_only_frame(frames))
+                request = decode(only_frame(frames))
             except ProtocolError as error:
                 self._perform(self._ledger.unreadable(sender, str(error)))
             else:
@@ -237,9 +238,3 @@ class Server:
         self._mailbox.close()
         self._pool.close(keep=keep)
         log.info("stopped pool_kept=%s", keep)
-
-
-def _only_frame(frames: list[bytes]) -> bytes:
-    if len(frames) != 1:
-        raise ProtocolError("a control message has several frames", got=len(frames), limit=1)
-    return frames[0]

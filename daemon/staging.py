@@ -10,6 +10,8 @@ import msgspec
 from forebay.shm import Envelope, SlotEvent, SlotState
 from forebay.wire import (
     Abandon,
+    Arrivals,
+    ChunkFault,
     ChunkHeader,
     Granted,
     MicroBatchEvent,
@@ -30,7 +32,6 @@ from .actions import Address, Reply, WriteLoan
 from .book import Book
 from .micro_batch import MicroBatch
 from .slot_supply import SlotSupply
-from .transfer import ChunkFault, Transfer
 
 _MAX_MISSING_RUNS = 1024
 _MAX_WAIT_S = 86_400
@@ -208,32 +209,32 @@ class Staging:
         # Not before: an offer that only waits shall not cost memory by the bytes that it declares.
         offsets, _ = place_leaves(batch.leaf_bytes)
         spans = cut_spans(batch.leaf_bytes, offsets, book.settings.limits.chunk_bytes)
-        batch.transfer = Transfer(batch.slot, batch.generation, token, spans)
+        batch.arrivals = Arrivals(batch.slot, batch.generation, token, spans)
         batch.deadline = now + book.settings.fill_lease_s
         book.filling[batch.slot] = batch
         book.do(WriteLoan(batch.slot, batch.generation, batch.envelope, batch.body_bytes))
         book.move(batch, MicroBatchEvent.GRANT, now)
         self._send_grant(batch)
-        if batch.transfer.is_complete:
+        if batch.arrivals.is_complete:
             self._publish(batch, now)
 
     def _send_grant(self, batch: MicroBatch) -> None:
-        transfer = batch.transfer
-        if transfer is None or batch.sender is None:
+        arrivals = batch.arrivals
+        if arrivals is None or batch.sender is None:
             return
         runs: list[tuple[int, int]] = []
-        for run in transfer.missing():
+        for run in arrivals.missing():
             if len(runs) == _MAX_MISSING_RUNS:
                 break
             runs.append(run)
         grant = Granted(
             id=batch.offer_id,
             attempt=batch.attempt,
-            slot=transfer.slot,
-            generation=transfer.generation,
-            token=transfer.token,
+            slot=arrivals.slot,
+            generation=arrivals.generation,
+            token=arrivals.token,
             missing=tuple(runs),
-            received_bytes=transfer.received_bytes,
+            received_bytes=arrivals.received_bytes,
             chunk_bytes=self._book.settings.limits.chunk_bytes,
         )
         self._book.do(Reply(batch.sender, grant))
@@ -243,17 +244,17 @@ class Staging:
     def chunk(self, header: ChunkHeader) -> ChunkFault | None:
         """Tells whether a chunk may be written to its slot, and if not, why."""
         batch = self._book.filling.get(header.slot)
-        if batch is None or batch.transfer is None:
+        if batch is None or batch.arrivals is None:
             return ChunkFault.NOT_GRANTED
-        return batch.transfer.check(header)
+        return batch.arrivals.check(header)
 
     def filled(self, header: ChunkHeader, now: float) -> None:
         """Hears that a checked chunk lies in its slot with the right checksum."""
         batch = self._book.filling[header.slot]
-        assert batch.transfer is not None
-        batch.transfer.mark(header.span)
+        assert batch.arrivals is not None
+        batch.arrivals.mark(header.span)
         batch.deadline = now + self._book.settings.fill_lease_s
-        if batch.transfer.is_complete:
+        if batch.arrivals.is_complete:
             self._publish(batch, now)
 
     def _publish(self, batch: MicroBatch, now: float) -> None:

@@ -44,8 +44,8 @@ def _slots(book: Book, now: float) -> list[SlotStatus]:
             queue=batch.queue if batch else "",
             key=batch.key if batch else "",
             payload_bytes=batch.payload_bytes if batch else 0,
-            received_bytes=batch.transfer.received_bytes if batch and batch.transfer else 0,
-            expected_bytes=batch.transfer.total_bytes if batch and batch.transfer else 0,
+            received_bytes=batch.arrivals.received_bytes if batch and batch.arrivals else 0,
+            expected_bytes=batch.arrivals.total_bytes if batch and batch.arrivals else 0,
             age_s=now - batch.since if batch else 0.0,
             holder=holders.get(slot.index),
         )

@@ -1,5 +1,6 @@
 """What travels between the processes, and what a setting is. No sockets, no memory, no files, no clock."""
 
+from .arrivals import Arrivals, ChunkFault
 from .chunk import CHUNK_HEADER_BYTES, BytesLike, ChunkHeader, chunk_checksum
 from .control import (
     Abandon,
@@ -93,12 +94,14 @@ __all__ = [
     "UNLIMITED",
     "Abandon",
     "Array",
+    "Arrivals",
     "Attach",
     "Attached",
     "Await",
     "BodyLayout",
     "BrokenError",
     "BytesLike",
+    "ChunkFault",
     "ChunkHeader",
     "ClosedError",
     "ControlReply",

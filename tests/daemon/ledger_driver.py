@@ -31,13 +31,13 @@ from forebay.daemon.actions import (
 from forebay.daemon.book import LedgerSettings
 from forebay.daemon.ledger import Ledger
 from forebay.daemon.micro_batch import FoundSlot
-from forebay.daemon.transfer import ChunkFault
 from forebay.shm import Envelope, Slot, SlotState, SlotTable
 from forebay.wire import (
     PROTOCOL_VERSION,
     Abandon,
     Attach,
     Await,
+    ChunkFault,
     ChunkHeader,
     ControlRequest,
     Detach,

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from forebay.daemon.transfer import ChunkFault
-from forebay.wire import ChunkHeader, Granted, Staged
+from forebay.wire import ChunkFault, ChunkHeader, Granted, Staged
 
 from .ledger_driver import Driver, Sender, Trainer, chunk_headers, only
 

@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 import forebay
 from forebay.cli.app import app
 from forebay.daemon import LocalDaemon, Settings, local_daemon
-from forebay.daemon.endpoints import Endpoint
 from forebay.orchestrator_client import StagingClient
 from forebay.shm import this_peer
+from forebay.sockets import Endpoint
 from forebay.wire import HeldError, HostError, Peer, SettingError, Status
 
 PATIENCE_S = 60.0

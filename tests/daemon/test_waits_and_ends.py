@@ -379,7 +379,7 @@ def test_a_remembered_outcome_holds_no_envelope_no_layout_and_no_peer() -> None:
     for key in ("consumed", "reset"):
         batch = driver.ledger._book.find("train", key)
         assert batch is not None
-        assert (batch.envelope, batch.leaf_bytes, batch.transfer, batch.sender, batch.slot) == (
+        assert (batch.envelope, batch.leaf_bytes, batch.arrivals, batch.sender, batch.slot) == (
             b"",
             (),
             None,
@@ -393,7 +393,7 @@ def test_what_is_on_the_device_holds_no_layout_either(driver: Driver, sender: Se
     trainer.promoted(trainer.lends(1)[0])
     batch = driver.ledger._book.find("train", "k")
     assert batch is not None
-    assert (batch.transfer, batch.slot) == (None, -1)
+    assert (batch.arrivals, batch.slot) == (None, -1)
 
 
 # --- looking ---

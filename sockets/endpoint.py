@@ -1,4 +1,4 @@
-"""Binding the daemon's sockets, and telling who holds an endpoint that cannot be bound."""
+"""Binding sockets, and telling who holds an endpoint that cannot be bound."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CONTROL_SLACK_BYTES = 64 << 10
 
 
 class Endpoint:
-    """One bound socket, and for ipc the lock that keeps a second daemon off its path.
+    """One bound socket, and for ipc the lock that keeps a second process off its path.
 
     ZeroMQ would take an ipc path over from a living process without a word; hence the lock.
 
@@ -39,7 +39,7 @@ class Endpoint:
         kind: zmq.ROUTER or zmq.PULL.
         address: tcp or ipc address; a tcp port may be `*`.
         setting: Name of the setting, for errors.
-        peer: This daemon, for whoever finds the path locked.
+        peer: This process, for whoever finds the path locked.
         max_frame_bytes: Larger frames cut their connection.
         receive_high_water: Messages buffered per peer.
 
@@ -99,6 +99,17 @@ class Endpoint:
 def control_frame_limit(max_manifest_bytes: int) -> int:
     """Returns the largest control frame: a manifest and what surrounds it."""
     return max_manifest_bytes + _CONTROL_SLACK_BYTES
+
+
+def only_frame(frames: list[bytes]) -> bytes:
+    """Returns the one frame of a control message.
+
+    Raises:
+        ProtocolError: It has none, or several.
+    """
+    if len(frames) != 1:
+        raise ProtocolError("a control message has several frames", got=len(frames), limit=1)
+    return frames[0]
 
 
 def _claim_ipc(address: str, setting: str, peer: Peer) -> FileLock:

@@ -1,11 +1,12 @@
-"""One micro-batch on its way into a slot: which spans have arrived."""
+"""One micro-batch on its way into a slot, or into private memory: which spans have arrived."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
 
-from forebay.wire import ChunkHeader, Span
+from .chunk import ChunkHeader
+from .spans import Span
 
 
 class ChunkFault(enum.StrEnum):
@@ -19,13 +20,13 @@ class ChunkFault(enum.StrEnum):
     WRONG_CHECKSUM = "chunk_wrong_checksum"
 
 
-class Transfer:
+class Arrivals:
     """The spans of a granted micro-batch that have arrived and those that are missing.
 
     A chunk must match the layout's span exactly, so ranges can neither overlap nor leave gaps.
 
     Args:
-        slot: Slot index.
+        slot: Slot index, or the number by which a receiver without slots knows it.
         generation: Slot generation.
         token: Secret of the grant.
         spans: From the layout.
@@ -43,7 +44,7 @@ class Transfer:
 
     def __repr__(self) -> str:
         arrived = len(self._spans) - self._missing_count
-        return f"Transfer(slot={self.slot}, generation={self.generation}, {arrived}/{len(self._spans)} spans)"
+        return f"Arrivals(slot={self.slot}, generation={self.generation}, {arrived}/{len(self._spans)} spans)"
 
     @property
     def is_complete(self) -> bool:
@@ -62,7 +63,7 @@ class Transfer:
         return ChunkFault.REPEATED if self._arrived[header.span] else None
 
     def mark(self, span_index: int) -> None:
-        """Notes that a checked span's bytes lie in the slot."""
+        """Notes that a checked span's bytes lie in their place."""
         self._arrived[span_index] = 1
         self._missing_count -= 1
         self.received_bytes += self._spans[span_index].length
