@@ -229,6 +229,8 @@ class Lending:
             if self._book.slots[batch.slot].state is SlotState.LENT:
                 self._book.quarantine(batch, holder)
             self._book.ready_again(batch)
+            if batch.was_reset:
+                self._book.drop(batch, now, "the queue was reset")
         reason = f"its trainer, {who.name} pid {who.pid} on {who.host}, died before it was finished"
         self._lose_on_device(attachment, now, reason)
         self._book.log(Level.INFO, "detach", queue=queue.name, peer=who.name, pid=who.pid)

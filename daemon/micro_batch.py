@@ -38,6 +38,7 @@ class MicroBatch:
         reason: Why it ended.
         sequence: Place in the queue, from its publication or from the entry that it replaced; 0 = none yet.
         was_published: Whether its bytes were ever complete.
+        was_reset: Whether its queue was reset while the trainer held it; should it come back, it is dropped.
         fell_silent: Whether its lease ended while it was filling; its sender may go on where it can.
         slot: Slot index, or -1.
         generation: That slot's generation.
@@ -59,6 +60,7 @@ class MicroBatch:
     reason: str = ""
     sequence: int = 0
     was_published: bool = False
+    was_reset: bool = False
     fell_silent: bool = False
     slot: int = -1
     generation: int = 0

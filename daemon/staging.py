@@ -74,6 +74,9 @@ class Staging:
         elif batch.state is MicroBatchState.FILLING:
             batch.deadline = now + self._book.settings.fill_lease_s
             self._send_grant(batch)
+        elif batch.state is MicroBatchState.OFFERED:
+            # It waits for a slot; its sender hears that somebody is there.
+            self._book.do(Reply(sender, Reached(id=offer.id, state=batch.state)))
         elif batch.fell_silent:
             self._admit(sender, offer, now)
         elif batch.state is MicroBatchState.DROPPED:
@@ -278,12 +281,13 @@ class Staging:
         self._book.do(Reply(sender, Reached(id=request.id, state=batch.state)))
 
     def reset(self, sender: Address, request: Reset, now: float) -> None:
-        """Drops all of a queue that the trainer does not hold."""
-        dropped = [
-            batch
-            for batch in self._book.batches.values()
-            if batch.queue == request.queue and not self._is_with_trainer(batch)
-        ]
+        """Drops all of a queue that the trainer does not hold, and what it holds once that comes back."""
+        dropped = []
+        for batch in self._book.batches.values():
+            if batch.queue == request.queue and self._is_with_trainer(batch):
+                batch.was_reset = True
+            elif batch.queue == request.queue:
+                dropped.append(batch)
         for batch in dropped:
             if not batch.was_published:
                 words = f"queue {request.queue!r} was reset"

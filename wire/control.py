@@ -19,6 +19,8 @@ class Hello(Message, frozen=True):
 class Offer(Message, frozen=True):
     """Asks to stage a micro-batch; answered by `Granted`, then `Staged`; or `Refused`.
 
+    A repeat, while it still waits for a slot, is answered by `Reached`.
+
     Attributes:
         queue: Queue name.
         key: The micro-batch's key in that queue.
@@ -51,7 +53,7 @@ class Await(Message, frozen=True):
 
 
 class Reset(Message, frozen=True):
-    """Drops what a queue holds and the trainer does not; answered by `WasReset`."""
+    """Drops what a queue holds and the trainer does not, the rest if it comes back; answered by `WasReset`."""
 
     queue: str
 

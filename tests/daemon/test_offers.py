@@ -221,12 +221,12 @@ def test_a_repeat_of_what_was_staged_says_staged_and_moves_nothing(
 
 
 @pytest.mark.parametrize("way", [waiting, reserving])
-def test_a_repeat_of_what_waits_gets_no_answer_and_moves_nothing(
+def test_a_repeat_of_what_waits_is_told_so_and_moves_nothing(
     driver: Driver, sender: Sender, trainer: Trainer, way: Way
 ) -> None:
     way(driver, sender, trainer)
     with driver.nothing_moves():
-        assert sender.offer("k", nbytes=40_000) == []
+        assert only(sender.offer("k", nbytes=40_000), Reached).state is MicroBatchState.OFFERED
 
 
 @pytest.mark.parametrize("way", [filling_then_reset, filling_then_abandoned, waiting_then_reset])
@@ -273,7 +273,7 @@ def test_the_answer_goes_to_the_latest_connection_that_asked_with_its_latest_id(
 ) -> None:
     waiting(driver, sender, trainer)
     reconnected = Sender(driver, "the same orchestrator, reconnected")
-    assert reconnected.offer("k") == []
+    assert only(reconnected.offer("k"), Reached).state is MicroBatchState.OFFERED
     sender.abandon("other0")
     grant = only(reconnected.heard(), Granted)
     assert reconnected.fill(grant).id == grant.id

@@ -278,6 +278,26 @@ def test_reset_drops_all_that_the_trainer_does_not_hold_and_tells_the_senders(tr
     assert driver.ready("eval") == ("other",)
 
 
+@pytest.mark.parametrize("end", ["dies", "detaches first"])
+def test_what_a_trainer_held_at_a_reset_is_dropped_when_it_comes_back(
+    driver: Driver, sender: Sender, trainer: Trainer, end: str
+) -> None:
+    for key in ("held", "given back", "later"):
+        sender.stage(key)
+        if key == "given back":
+            held, given_back = trainer.lends(2)
+            assert only(sender.reset(), WasReset).dropped == 0
+    trainer.promoted(given_back)
+    if end == "detaches first":
+        trainer.detach()
+    trainer.die()
+    assert driver.ready() == ("later",)
+    assert driver.states().count("FREE") == 2
+    gone = only(sender.wait_for("held"), Gone)
+    assert (gone.state, gone.reason) == (MicroBatchState.DROPPED, "the queue was reset")
+    assert only(sender.offer("held", "anew"), Granted).slot == held.slot
+
+
 def test_a_reset_that_is_repeated_or_of_an_unknown_queue_drops_nothing(driver: Driver, sender: Sender) -> None:
     sender.stage("k")
     sender.reset()
