@@ -17,6 +17,7 @@ import jax
 import msgspec
 import numpy as np
 
+from forebay.orchestrator_client.timeline import draw, import_pyplot
 from forebay.trainer import JaxTransfer, StagedEngine, StageMode, StagingQueue, TrainerSettings
 from forebay.trainer.host_tree import PlacedTree
 from forebay.wire import MIB, ForebayError, LocalError, SettingError
@@ -25,7 +26,6 @@ from .payload import micro_batch
 from .queue_result import QueueBenchResult, QueueBenchSettings
 from .staged_run import RunResult, run_staged
 from .stand_in import TimedEngine
-from .timeline import draw, import_pyplot
 
 COPY_OVER_COMPUTE: Final = 0.38
 """As in the real workload: 3.9 s of copy for 10.35 s of compute."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from forebay.orchestrator_client.timeline import Bar
 from forebay.trainer import JaxTransfer, StagedEngine, StageMode, StagePromote, StagingQueue, TrainerSettings
 from forebay.trainer.host_tree import PlacedTree
 from forebay.wire import WaitTimeoutError
@@ -18,7 +19,6 @@ from forebay.wire import WaitTimeoutError
 from .payload import largest_leaf
 from .queue_result import QueueBenchSettings
 from .stand_in import TimedEngine, TimedWork
-from .timeline import Bar
 
 _STAGED_AHEAD = 2
 _WAIT_S = 60.0

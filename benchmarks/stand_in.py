@@ -52,25 +52,27 @@ class TimedEngine:
 
     Args:
         compute_s: Seconds for each micro-batch.
+        update_s: Seconds for each update; default as for a micro-batch.
     """
 
-    def __init__(self, compute_s: float) -> None:
+    def __init__(self, compute_s: float, *, update_s: float | None = None) -> None:
         self._compute_s = compute_s
+        self._update_s = compute_s if update_s is None else update_s
         self._free_at = 0.0
         self._work: queue.SimpleQueue[tuple[TimedWork, Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="timed-device", daemon=True)
 
     def fwd_bwd(self, batch: Any, *, key: str) -> TimedWork:
         """Hands a micro-batch to the stand-in."""
-        return self._hand_over(key, batch)
+        return self._hand_over(key, batch, self._compute_s)
 
     def update(self) -> TimedWork:
-        """Hands an update to the stand-in, which takes as long as a micro-batch."""
-        return self._hand_over("update", None)
+        """Hands an update to the stand-in."""
+        return self._hand_over("update", None, self._update_s)
 
-    def _hand_over(self, key: str, batch: Any) -> TimedWork:
+    def _hand_over(self, key: str, batch: Any, busy_s: float) -> TimedWork:
         began_at = max(time.monotonic(), self._free_at)
-        self._free_at = began_at + self._compute_s
+        self._free_at = began_at + busy_s
         work = TimedWork(key, began_at, self._free_at)
         self._work.put((work, batch))
         return work

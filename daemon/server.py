@@ -15,7 +15,7 @@ import msgspec
 import zmq
 
 from forebay.shm import Pool, SlotTable, this_peer
-from forebay.sockets import ChunkReceiver, Endpoint, Mailbox, control_frame_limit, only_frame
+from forebay.sockets import ChunkReceiver, Endpoint, Mailbox, control_frame_limit, only_frame, waking_signals
 from forebay.wire import ProtocolError, decode_control_request, decode_trainer_request
 
 from .actions import Action, Address, Channel
@@ -182,24 +182,16 @@ class Server:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Has SIGTERM and SIGINT written into a pipe that the poll watches.
-
-        A Python handler alone is not enough: a signal that comes while libzmq is on its way into the kernel would
-        leave the poll waiting, and the handler would run when something else happens.
-        """
-        self._signal_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda _number, _frame: None)
-        wakeup = signal.set_wakeup_fd(write_end)
-        try:
-            yield
-        finally:
-            # Not as before: one more SIGTERM would end the process in the middle of its clean-up.
+        """Has SIGTERM and SIGINT written into a pipe that the poll watches."""
+        with waking_signals() as self._signal_end:
             for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, signal.SIG_IGN)
-            signal.set_wakeup_fd(wakeup)
-            os.close(self._signal_end)
-            os.close(write_end)
+                signal.signal(number, lambda _number, _frame: None)
+            try:
+                yield
+            finally:
+                # Not as before: one more SIGTERM would end the process in the middle of its clean-up.
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    signal.signal(number, signal.SIG_IGN)
 
     def _take_signals(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -1,6 +1,34 @@
-"""The orchestrator's side: staging micro-batches with a host's daemon."""
+"""The orchestrator's side: staging micro-batches with daemons, and having trainers work on them."""
 
 from .client import StagingClient
+from .pace import Pace, SteadyPace
+from .remote_errors import NotBegunError, RemoteCallError
 from .results import Refusal, Staged
+from .settings import OrchestratorSettings, load_orchestrator_settings
+from .source import MicroBatch, Upcoming
+from .stage_ahead import StageAhead
+from .step_report import TrainStep
+from .timeline import Bar, draw
+from .trained import Trained, Trainer
+from .trainer_handle import TrainerHandle
 
-__all__ = ["Refusal", "Staged", "StagingClient"]
+__all__ = [
+    "Bar",
+    "MicroBatch",
+    "NotBegunError",
+    "OrchestratorSettings",
+    "Pace",
+    "Refusal",
+    "RemoteCallError",
+    "StageAhead",
+    "Staged",
+    "StagingClient",
+    "SteadyPace",
+    "TrainStep",
+    "Trained",
+    "Trainer",
+    "TrainerHandle",
+    "Upcoming",
+    "draw",
+    "load_orchestrator_settings",
+]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import select
+import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import zmq
@@ -22,6 +24,10 @@ from forebay.wire import (
     Span,
     chunk_checksum,
 )
+
+from .pace import Pace
+
+_LONGEST_POLL_S: Final = 3600.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,10 +68,14 @@ class ChunkSender:
         context: The ZeroMQ context.
         endpoint: The daemon's data endpoint.
         send_chunks: Chunks that ZeroMQ buffers at most.
+        pace: A rate to keep to; others may share it. The bytes of chunks count, their headers do not.
     """
 
-    def __init__(self, context: zmq.Context[Any], endpoint: str, *, send_chunks: int) -> None:
+    def __init__(
+        self, context: zmq.Context[Any], endpoint: str, *, send_chunks: int, pace: Pace | None = None
+    ) -> None:
         self.endpoint = endpoint
+        self._pace = pace
         plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(context.underlying)
         self._socket = plain.socket(zmq.PUSH)
         self._socket.sndhwm = send_chunks
@@ -91,20 +101,21 @@ class ChunkSender:
         poller.register(self._socket, zmq.POLLOUT)
         poller.register(stop.fileno(), zmq.POLLIN)
         layout = payload.manifest.layout(grant.chunk_bytes)
-        for index in _indices(grant.missing):
+        for number, index in enumerate(_indices(grant.missing)):
             span = layout.spans[index]
             data = payload.read(span, layout)
-            header = ChunkHeader(
-                slot=grant.slot,
-                span=index,
-                length=span.length,
-                generation=grant.generation,
-                token=grant.token,
-                offset=span.offset,
-                checksum=chunk_checksum(data, span.offset),
-            )
-            if not self._send_when_ready(header.pack(), data, poller, stop):
+            header = _header_of(data, grant, index, span.offset)
+            if not self._keep_pace(span.length, stop, goes_on=number > 0):
                 return
+            if not self._send_when_ready(header, data, poller, stop):
+                return
+
+    def _keep_pace(self, nbytes: int, stop: StopSignal, *, goes_on: bool) -> bool:
+        """Waits until so many bytes may leave; returns False if told to stop before."""
+        if self._pace is None:
+            return True
+        now = time.monotonic()
+        return not stop.wait_until(now + self._pace.wait_s(nbytes, now, goes_on=goes_on))
 
     def _send_when_ready(self, header: bytes, data: memoryview, poller: zmq.Poller, stop: StopSignal) -> bool:
         """Hands a chunk over as soon as there is room; returns False if told to stop before."""
@@ -138,9 +149,32 @@ class StopSignal:
         """Tells the sender to stop."""
         os.eventfd_write(self._fd, 1)
 
+    def wait_until(self, deadline: float) -> bool:
+        """Waits for it to be set; returns whether it was before the monotonic second `deadline`."""
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
+        while (left_s := deadline - time.monotonic()) > 0:
+            # poll rounds milliseconds up, and takes no more of them than a C int holds.
+            if poller.poll(1000 * min(left_s, _LONGEST_POLL_S)):
+                return True
+        return False
+
     def close(self) -> None:
         """Frees the descriptor; only after the sender returned."""
         os.close(self._fd)
+
+
+def _header_of(data: memoryview, grant: Granted, span: int, offset: int) -> bytes:
+    header = ChunkHeader(
+        slot=grant.slot,
+        span=span,
+        length=len(data),
+        generation=grant.generation,
+        token=grant.token,
+        offset=offset,
+        checksum=chunk_checksum(data, offset),
+    )
+    return header.pack()
 
 
 def _indices(runs: Sequence[tuple[int, int]]) -> Iterable[int]:

@@ -6,17 +6,16 @@ import time
 import uuid
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
-from urllib.parse import urlsplit
 
 from forebay.shm import default_endpoint
 from forebay.wire import (
     Abandon,
     Await,
     ClosedError,
-    ControlReply,
     GetStatus,
     Gone,
     Granted,
+    Message,
     MicroBatchGoneError,
     MicroBatchState,
     Offer,
@@ -30,6 +29,7 @@ from forebay.wire import (
     UsageError,
     WasReset,
     Welcome,
+    decode_control_reply,
     default_registry,
     describe,
     flatten,
@@ -37,11 +37,21 @@ from forebay.wire import (
 from forebay.wire import Staged as StagedMessage
 
 from .chunk_sender import Payload
-from .control_link import ControlLink, Exchange
+from .data_endpoint import data_endpoint
+from .pace import Pace
 from .results import Refusal, Staged
 from .sending import Sending, Wire
+from .server_link import Exchange, ServerKind, ServerLink
 
 Until = Literal["ready", "on_device", "consumed"]
+
+DAEMON = ServerKind(
+    name="daemon",
+    setting="control_endpoint",
+    start="start one (forebay serve)",
+    look="forebay status",
+    decode=decode_control_reply,
+)
 
 
 class StagingClient:
@@ -55,7 +65,11 @@ class StagingClient:
         registry: Classes that may occur in trees.
         timeout_s: Seconds for the hello and for the short requests.
         retry_s: Seconds without an answer after which a request is repeated.
+        silence_s: Seconds without any word, though something was asked, after which the daemon is taken to be
+            gone.
         send_chunks: Chunks that are buffered on their way out, a bound on memory.
+        pace: Limits what this client sends to a rate, to leave room on a shared link. Clients that share one
+            keep to it together.
     """
 
     def __init__(
@@ -66,12 +80,16 @@ class StagingClient:
         registry: TreeRegistry = default_registry,
         timeout_s: float = 10.0,
         retry_s: float = 2.0,
+        silence_s: float = 30.0,
         send_chunks: int = 8,
+        pace: Pace | None = None,
     ) -> None:
-        self._link = ControlLink(endpoint or default_endpoint("control"), name=name, retry_s=retry_s)
+        self._link = ServerLink(
+            DAEMON, endpoint or default_endpoint("control"), name=name, retry_s=retry_s, silence_s=silence_s
+        )
         self._registry = registry
         self._timeout_s = timeout_s
-        self._wire = Wire(self._link.context, send_chunks=send_chunks)
+        self._wire = Wire(self._link.context, send_chunks=send_chunks, pace=pace)
 
     def __repr__(self) -> str:
         return f"StagingClient({self._link.endpoint!r})"
@@ -124,7 +142,7 @@ class StagingClient:
             TreeError: The tree cannot travel; nothing was sent.
             UsageError: The key or queue is empty, too long, or no text.
             WaitTimeoutError: Not staged in time; the attempt is abandoned.
-            BrokenError: The daemon stopped.
+            BrokenError: The daemon stopped, or says nothing.
         """
         started = time.monotonic()
         payload, manifest = self._prepare(tree, key, queue)
@@ -169,7 +187,8 @@ class StagingClient:
         if until not in get_args(Until):
             raise UsageError("nothing can be awaited by that name", got=until, limit=", ".join(get_args(Until)))
         request = Await(id=self._link.new_id(), queue=queue, key=key, until=MicroBatchState(until))
-        reply = await self._link.ask(request, timeout_s=timeout_s, what=f"{key!r} to be {until}")
+        what = f"{key!r} to be {until}"
+        reply = await self._link.ask(request, timeout_s=timeout_s, what=what, repeats_are_answered=False)
         match reply:
             case Reached(state=state):
                 return state
@@ -180,6 +199,8 @@ class StagingClient:
 
     async def reset(self, queue: str = "train") -> int:
         """Drops everything in a queue that its trainer does not hold, and what is on its way there.
+
+        What the trainer holds is dropped if it comes back, since the trainer died.
 
         Returns:
             How many micro-batches were dropped.
@@ -207,12 +228,7 @@ class StagingClient:
         return self._link.welcome
 
     def _data_endpoint(self) -> str:
-        """Returns where chunks go; a daemon bound to every address knows only its port."""
-        data = urlsplit(self._welcome.data_endpoint)
-        if data.scheme == "tcp" and data.hostname in ("0.0.0.0", "::"):
-            host = self._link.endpoint.removeprefix("tcp://").rpartition(":")[0]
-            return f"tcp://{host}:{data.port}"
-        return self._welcome.data_endpoint
+        return data_endpoint(self._link.endpoint, self._welcome.data_endpoint)
 
     def _prepare(self, tree: Any, key: str, queue: str) -> tuple[Payload, bytes]:
         limits = self._welcome.limits
@@ -243,6 +259,8 @@ class StagingClient:
                 match reply:
                     case StagedMessage() | Refused():
                         return reply
+                    case Reached():
+                        continue  # it waits for a slot
                     case Granted():
                         await sending.follow(reply)
                         grant = reply
@@ -266,7 +284,7 @@ def _describe_wait(key: str, grant: Granted | None, payload: Payload) -> str:
     )
 
 
-def _unexpected(reply: ControlReply) -> Exception:
+def _unexpected(reply: Message) -> Exception:
     if isinstance(reply, Refused):
         return RefusedError(reply.code, reply.words)
     return ProtocolError("the daemon answered with something else", got=type(reply).__name__)

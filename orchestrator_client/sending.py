@@ -12,6 +12,7 @@ import zmq
 from forebay.wire import ClosedError, Granted
 
 from .chunk_sender import ChunkSender, Payload, StopSignal
+from .pace import Pace
 
 
 class Wire:
@@ -20,12 +21,14 @@ class Wire:
     Args:
         context: The ZeroMQ context.
         send_chunks: Chunks that are buffered on their way out.
+        pace: A rate to keep to; others may share it.
     """
 
-    def __init__(self, context: zmq.Context[Any], *, send_chunks: int) -> None:
+    def __init__(self, context: zmq.Context[Any], *, send_chunks: int, pace: Pace | None = None) -> None:
         self.turn = asyncio.Lock()
         self._context = context
         self._send_chunks = send_chunks
+        self._pace = pace
         self._closed = False
         self._sender: ChunkSender | None = None
 
@@ -40,7 +43,7 @@ class Wire:
         if self._sender is None or self._sender.endpoint != endpoint:
             if self._sender is not None:
                 self._sender.close()
-            self._sender = ChunkSender(self._context, endpoint, send_chunks=self._send_chunks)
+            self._sender = ChunkSender(self._context, endpoint, send_chunks=self._send_chunks, pace=self._pace)
         return self._sender
 
     async def close(self) -> None:
@@ -63,7 +66,7 @@ class Sending:
 
     def __init__(self, wire: Wire, payload: Payload, endpoint: Callable[[], str]) -> None:
         self._wire = wire
-        self._payload = payload
+        self._payload: Payload | None = payload
         self._endpoint = endpoint
         self._grant: Granted | None = None
         self._task: asyncio.Task[None] | None = None
@@ -81,19 +84,20 @@ class Sending:
         if is_repeat and (self._is_running() or _received(before) < grant.received_bytes):
             return
         await self._end()
-        if grant.missing:
+        if grant.missing and self._payload is not None:
             self._stop = StopSignal()
-            self._task = asyncio.create_task(self._send(grant, self._stop), name="forebay sending")
+            sending = self._send(self._payload, grant, self._stop)
+            self._task = asyncio.create_task(sending, name="forebay sending")
 
     def _is_running(self) -> bool:
         return self._task is not None and not self._task.done()
 
-    async def _send(self, grant: Granted, stop: StopSignal) -> None:
+    async def _send(self, payload: Payload, grant: Granted, stop: StopSignal) -> None:
         async with self._wire.turn:
             self._has_turn = True
             try:
                 sender = self._wire.sender(self._endpoint())
-                await asyncio.to_thread(sender.send, self._payload, grant, stop)
+                await asyncio.to_thread(sender.send, payload, grant, stop)
             finally:
                 self._has_turn = False
 
@@ -112,6 +116,16 @@ class Sending:
             stop.close()
         if not task.cancelled():
             task.result()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the payload was let go."""
+        return self._payload is None
+
+    async def done(self) -> None:
+        """Lets the payload go: all of it has arrived."""
+        await self._end()
+        self._payload = None
 
     async def __aenter__(self) -> Self:
         return self

@@ -16,7 +16,7 @@ def runtime_folder() -> Path:
 
 
 def default_endpoint(name: str) -> str:
-    """Returns the endpoint of a daemon socket: control, data or trainer.
+    """Returns the endpoint of a socket: a daemon's control, data or trainer, or worker or worker_data.
 
     Args:
         name: Which socket; FOREBAY_CONTROL_ENDPOINT and so on name another address.

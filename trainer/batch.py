@@ -33,12 +33,16 @@ class Batch:
         key: The micro-batch's key.
         host_bytes: Bytes of its leaves on the host.
         promote_s: Seconds that the transfer to the device took.
+        is_staged: Whether it was staged before its step asked for it.
     """
 
-    def __init__(self, key: str, tree: Any, *, host_bytes: int, promote_s: float, step: StepReport) -> None:
+    def __init__(
+        self, key: str, tree: Any, *, host_bytes: int, promote_s: float, is_staged: bool, step: StepReport
+    ) -> None:
         self.key = key
         self.host_bytes = host_bytes
         self.promote_s = promote_s
+        self.is_staged = is_staged
         self._tree = tree
         self._step = step
         self._is_dispatched = False

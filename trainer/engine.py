@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from .jax_transfer import JaxTransfer
 from .quiet_log import tell
 from .settings import StageMode
 from .staging_queue import WAIT_S, Queued, StagingQueue
+from .step_clock import StepClock
 
 
 @runtime_checkable
@@ -122,7 +124,13 @@ class StagedEngine:
         return self.queue.stage(payload, key=key, timeout_s=timeout_s)
 
     def fwd_bwd(
-        self, payload: Any = None, stage_key: str | None = None, *, stage_timeout_s: float = WAIT_S, **options: Any
+        self,
+        payload: Any = None,
+        stage_key: str | None = None,
+        *,
+        stage_timeout_s: float = WAIT_S,
+        stage_clock: StepClock | None = None,
+        **options: Any,
     ) -> Any:
         """Runs the engine's `fwd_bwd` on a staged micro-batch or on a payload.
 
@@ -135,6 +143,7 @@ class StagedEngine:
                 staged under the key, or something that is not the same; see `StagingQueue.put`. With neither,
                 the next in the queue's order is used.
             stage_timeout_s: Seconds to wait for the micro-batch.
+            stage_clock: Notes when the step's work was handed to the device, and of which micro-batch.
             **options: Passed on.
 
         Returns:
@@ -148,10 +157,12 @@ class StagedEngine:
             raise UsageError(
                 "fwd_bwd was given a text as its payload", got=payload, remedy="did you mean stage_key=?"
             )
+        clock = stage_clock or StepClock()
         if self._is_off:
-            return self._fwd_bwd_as_it_is(payload, stage_key, options)
+            return self._fwd_bwd_as_it_is(payload, stage_key, options, clock)
         with self._batch(payload, stage_key, stage_timeout_s) as batch, self._dispatching(stage_timeout_s):
-            outputs = self.engine.fwd_bwd(batch.tree, **options)
+            with clock.dispatching(batch.key, is_staged=batch.is_staged):
+                outputs = self.engine.fwd_bwd(batch.tree, **options)
             batch.dispatched(outputs)
         return outputs
 
@@ -162,14 +173,15 @@ class StagedEngine:
             return self.queue.bypass(payload.tree, key=key)
         return self.queue.put(payload, key=key, timeout_s=timeout_s)
 
-    def _fwd_bwd_as_it_is(self, payload: Any, key: str | None, options: dict[str, Any]) -> Any:
+    def _fwd_bwd_as_it_is(self, payload: Any, key: str | None, options: dict[str, Any], clock: StepClock) -> Any:
         if payload is None:
             name = "no micro-batch" if key is None else f"no micro-batch with the key {printable(key)!r}"
             raise NotStagedError(
                 f"{name} is staged: staging is off",
                 remedy="pass the payload, or set TUNIX_STAGE_BATCH to stage or serialize",
             )
-        return self.engine.fwd_bwd(payload.tree if isinstance(payload, Prepared) else payload, **options)
+        with clock.dispatching(key or "", is_staged=False):
+            return self.engine.fwd_bwd(payload.tree if isinstance(payload, Prepared) else payload, **options)
 
     def update(self, *arguments: Any, stage_timeout_s: float = WAIT_S, **options: Any) -> Any:
         """Runs the engine's `update`; what is staged goes on meanwhile, except in the mode `serialize`.
@@ -177,10 +189,22 @@ class StagedEngine:
         Raises:
             WaitTimeoutError: In `serialize`, the transfer under way took longer than `stage_timeout_s`.
         """
+        return self.dispatch(functools.partial(self.engine.update, *arguments, **options), stage_timeout_s)
+
+    def dispatch(self, work: Callable[[], Any], stage_timeout_s: float = WAIT_S) -> Any:
+        """Runs what hands any other work to the device, as `update` does.
+
+        Args:
+            work: Called once; returns what it has handed over.
+            stage_timeout_s: Seconds to wait for the transfer under way, in the mode `serialize`.
+
+        Raises:
+            WaitTimeoutError: That took longer.
+        """
         if self._is_off:
-            return self.engine.update(*arguments, **options)
+            return work()
         with self._dispatching(stage_timeout_s):
-            outputs = self.engine.update(*arguments, **options)
+            outputs = work()
             self.queue.runs(outputs)
         return outputs
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from forebay.wire import printable
+from forebay.wire import StepTimes, printable
 
 from .quiet_log import tell
 
@@ -103,6 +103,32 @@ class StageFail:
             printable(self.key),
             self.is_final,
             printable(self.reason),
+            extra={"event": self},
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepDone:
+    """The device is done with a micro-batch that a worker was called for.
+
+    Attributes:
+        times: How it went.
+    """
+
+    times: StepTimes
+
+    def emit(self) -> None:
+        """Logs it."""
+        times = self.times
+        tell(
+            logging.INFO,
+            "STEP_DONE key=%s staged=%s wait_s=%.6f dispatch_s=%.6f ready_s=%.6f idle_s=%.6f",
+            printable(times.key),
+            times.is_staged,
+            times.wait_s,
+            times.dispatch_s,
+            times.ready_s,
+            times.idle_s,
             extra={"event": self},
         )
 

@@ -1,4 +1,4 @@
-"""The trainer's settings: from the environment variables that the launchers people already have set."""
+"""The trainer's settings; two of its variables are those that the launchers people already have set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from forebay.wire import check_settings, parse_settings, read_variables, setting
+from forebay.shm import default_endpoint
+from forebay.wire import GIB, MIB, SettingError, check_settings, parse_settings, read_variables, setting
 
 
 class StageMode(enum.StrEnum):
@@ -47,9 +48,31 @@ class TrainerSettings:
         1024,
         variable="TUNIX_STAGE_MAX_DEVICE_BATCHES",
     )
+    worker_endpoint: str = setting(
+        lambda: default_endpoint("worker"), "where orchestrators call the worker, tcp or ipc"
+    )
+    worker_data_endpoint: str = setting(
+        lambda: default_endpoint("worker_data"), "where orchestrators send inline payloads, tcp or ipc"
+    )
+    inline_max_bytes: int = setting(8 * GIB, "bytes of one inline payload", 4096, 1 << 40)
+    inline_total_bytes: int = setting(
+        16 * GIB, "bytes of all inline payloads that are not trained yet", 4096, 1 << 40
+    )
+    inline_lease_s: float = setting(
+        30.0, "seconds of silence after which an inline payload on its way is given up", 0.1, 3600
+    )
+    max_answer_bytes: int = setting(MIB, "bytes of what a method returns; more is left out", 1024, 64 * MIB)
+    remembered_calls: int = setting(1024, "answers that are kept for repeated calls", 1, 1 << 20)
+    worker_drain_s: float = setting(60.0, "seconds that calls may take to finish once it is to stop", 0, 86_400)
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.worker_endpoint.startswith("tcp:") and self.worker_data_endpoint.startswith("ipc:"):
+            raise SettingError(
+                "setting worker_data_endpoint",
+                got=self.worker_data_endpoint,
+                limit="a tcp address, as worker_endpoint is one: other hosts cannot dial a socket of this one",
+            )
 
     @property
     def mode(self) -> StageMode:

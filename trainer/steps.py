@@ -56,8 +56,14 @@ class QueueStep:
 
     def batch(self, key: str, on_device: OnDevice) -> Batch:
         """Makes the batch that the step gets."""
-        promote_s = 0.0 if self.entry is None else self.entry.promote_s
-        return Batch(key, on_device.tree, host_bytes=on_device.host_bytes, promote_s=promote_s, step=self)
+        return Batch(
+            key,
+            on_device.tree,
+            host_bytes=on_device.host_bytes,
+            promote_s=0.0 if self.entry is None else self.entry.promote_s,
+            is_staged=self.entry is not None,
+            step=self,
+        )
 
     def dispatched(self, outputs: Any) -> None:
         """See `StepReport`."""
@@ -132,7 +138,8 @@ def use_prepared(parts: QueueParts, tree: Any, key: str | None) -> Batch:
         parts.books.room.inline_step_begins()
         parts.changed.notify_all()
     del dropped
-    return Batch(key or "", tree, host_bytes=0, promote_s=0.0, step=QueueStep(parts, origin, None))
+    step = QueueStep(parts, origin, None)
+    return Batch(key or "", tree, host_bytes=0, promote_s=0.0, is_staged=False, step=step)
 
 
 def _take(

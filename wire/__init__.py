@@ -1,6 +1,25 @@
 """What travels between the processes, and what a setting is. No sockets, no memory, no files, no clock."""
 
 from .arrivals import Arrivals, ChunkFault
+from .calls import (
+    Call,
+    CallId,
+    CallReply,
+    CallRequest,
+    CallState,
+    CallStatus,
+    CancelCall,
+    GetWorkerStatus,
+    InProgress,
+    Raised,
+    Returned,
+    StepTimes,
+    WorkerState,
+    WorkerStatus,
+    WorkerWelcome,
+    decode_call_reply,
+    decode_call_request,
+)
 from .chunk import CHUNK_HEADER_BYTES, BytesLike, ChunkHeader, chunk_checksum
 from .control import (
     Abandon,
@@ -64,6 +83,7 @@ from .lending import (
 from .limits import GIB, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MIB, UNLIMITED, Limits
 from .manifest import CODECS, RAW, BodyLayout, LeafSpec, Manifest, decode_manifest, describe
 from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
+from .packed import PackedTree, pack, unpack
 from .registry import RecordType, TreeRegistry, default_registry, register_type
 from .settings import Setting, check_settings, parse_settings, read_variables, setting, setting_of, variable_of
 from .spans import LEAF_ALIGNMENT, Span, cut_spans, place_leaves
@@ -101,6 +121,13 @@ __all__ = [
     "BodyLayout",
     "BrokenError",
     "BytesLike",
+    "Call",
+    "CallId",
+    "CallReply",
+    "CallRequest",
+    "CallState",
+    "CallStatus",
+    "CancelCall",
     "ChunkFault",
     "ChunkHeader",
     "ClosedError",
@@ -113,12 +140,14 @@ __all__ = [
     "FlatTree",
     "ForebayError",
     "GetStatus",
+    "GetWorkerStatus",
     "Gone",
     "Goodbye",
     "Granted",
     "HeldError",
     "Hello",
     "HostError",
+    "InProgress",
     "KeyGone",
     "LeafSpec",
     "Lend",
@@ -130,11 +159,13 @@ __all__ = [
     "MicroBatchGoneError",
     "MicroBatchState",
     "Offer",
+    "PackedTree",
     "Peer",
     "PoolFound",
     "Promoted",
     "ProtocolError",
     "QueueStatus",
+    "Raised",
     "Reached",
     "RecordType",
     "RefusalCode",
@@ -142,6 +173,7 @@ __all__ = [
     "RefusedError",
     "RemoteError",
     "Reset",
+    "Returned",
     "Setting",
     "SettingError",
     "ShmFullError",
@@ -149,6 +181,7 @@ __all__ = [
     "Span",
     "Staged",
     "Status",
+    "StepTimes",
     "TrainerReply",
     "TrainerRequest",
     "TreeError",
@@ -159,9 +192,14 @@ __all__ = [
     "Want",
     "WasReset",
     "Welcome",
+    "WorkerState",
+    "WorkerStatus",
+    "WorkerWelcome",
     "check_settings",
     "chunk_checksum",
     "cut_spans",
+    "decode_call_reply",
+    "decode_call_request",
     "decode_control_reply",
     "decode_control_request",
     "decode_manifest",
@@ -173,6 +211,7 @@ __all__ = [
     "dtype_of",
     "encode_message",
     "flatten",
+    "pack",
     "parse_settings",
     "place_leaves",
     "printable",
@@ -181,6 +220,7 @@ __all__ = [
     "setting",
     "setting_of",
     "unflatten",
+    "unpack",
     "variable_of",
     "words_of",
 ]

@@ -66,6 +66,12 @@ class RefusalCode(enum.StrEnum):
     UNKNOWN_KEY = "unknown_key"
     QUEUE_TAKEN = "queue_taken"
     NOT_ATTACHED = "not_attached"
+    STAGING_OFF = "staging_off"
+    OTHER_RUN = "other_run"
+    UNKNOWN_METHOD = "unknown_method"
+    CANCELLED = "cancelled"
+    FORGOTTEN = "forgotten"
+    INLINE_FULL = "inline_full"
 
 
 REFUSAL_MEANINGS: dict[RefusalCode, str] = {
@@ -85,5 +91,11 @@ REFUSAL_MEANINGS: dict[RefusalCode, str] = {
     RefusalCode.UNKNOWN_KEY: "the daemon knows no micro-batch of that key",
     RefusalCode.QUEUE_TAKEN: "another live trainer is attached to the queue",
     RefusalCode.NOT_ATTACHED: "the daemon does not know this trainer; trainers attach again and repeat",
+    RefusalCode.STAGING_OFF: "the trainer stages nothing: its mode is off",
+    RefusalCode.OTHER_RUN: "the call was meant for another run of the trainer's worker",
+    RefusalCode.UNKNOWN_METHOD: "the trainer's worker has no method of that name",
+    RefusalCode.CANCELLED: "its caller had given the call up before it ran",
+    RefusalCode.FORGOTTEN: "the call is over, and its answer is no longer kept",
+    RefusalCode.INLINE_FULL: "the payloads that are on their way to the worker take all the memory that they may",
 }
 """What each code means; the reference in the docs is made from it."""

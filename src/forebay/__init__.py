@@ -10,8 +10,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .daemon import LocalDaemon, local_daemon
-    from .orchestrator_client import Refusal, Staged, StagingClient
+    from .orchestrator_client import (
+        MicroBatch,
+        NotBegunError,
+        OrchestratorSettings,
+        Refusal,
+        RemoteCallError,
+        StageAhead,
+        Staged,
+        StagingClient,
+        SteadyPace,
+        Trained,
+        TrainerHandle,
+        TrainStep,
+        Upcoming,
+        load_orchestrator_settings,
+    )
     from .trainer import (
+        AlreadyTrainedError,
         Batch,
         Declined,
         JaxTransfer,
@@ -24,6 +40,7 @@ if TYPE_CHECKING:
         StageMode,
         StagingQueue,
         TrainerSettings,
+        TrainerWorker,
         attach,
         load_trainer_settings,
     )
@@ -54,17 +71,21 @@ _ERRORS = (
     *("TreeError", "UsageError", "VersionMismatchError", "WaitTimeoutError"),
 )
 _TRAINER = (
+    *("AlreadyTrainedError", "TrainerWorker"),
     *("Batch", "Declined", "JaxTransfer", "NotStagedError", "Prepared", "PromotionError", "QueueStats", "Queued"),
     *("StageMode", "StagedEngine", "StagingQueue", "TrainerSettings", "attach", "load_trainer_settings"),
+)
+_ORCHESTRATOR = (
+    *("MicroBatch", "NotBegunError", "OrchestratorSettings", "Refusal", "RemoteCallError", "StageAhead", "Staged"),
+    *("StagingClient", "SteadyPace", "TrainStep", "Trained", "TrainerHandle", "Upcoming"),
+    "load_orchestrator_settings",
 )
 _HOME = (
     dict.fromkeys(_ERRORS, "wire")
     | dict.fromkeys(_TRAINER, "trainer")
+    | dict.fromkeys(_ORCHESTRATOR, "orchestrator_client")
     | {
         "LocalDaemon": "daemon",
-        "Refusal": "orchestrator_client",
-        "Staged": "orchestrator_client",
-        "StagingClient": "orchestrator_client",
         "TreeRegistry": "wire",
         "local_daemon": "daemon",
         "register_type": "wire",
@@ -72,6 +93,7 @@ _HOME = (
 )
 
 __all__ = [
+    "AlreadyTrainedError",
     "Batch",
     "BrokenError",
     "ClosedError",
@@ -82,8 +104,11 @@ __all__ = [
     "JaxTransfer",
     "LocalDaemon",
     "LocalError",
+    "MicroBatch",
     "MicroBatchGoneError",
+    "NotBegunError",
     "NotStagedError",
+    "OrchestratorSettings",
     "Prepared",
     "PromotionError",
     "ProtocolError",
@@ -91,21 +116,30 @@ __all__ = [
     "Queued",
     "Refusal",
     "RefusedError",
+    "RemoteCallError",
     "RemoteError",
     "SettingError",
     "ShmFullError",
+    "StageAhead",
     "StageMode",
     "Staged",
     "StagedEngine",
     "StagingClient",
     "StagingQueue",
+    "SteadyPace",
+    "TrainStep",
+    "Trained",
+    "TrainerHandle",
     "TrainerSettings",
+    "TrainerWorker",
     "TreeError",
     "TreeRegistry",
+    "Upcoming",
     "UsageError",
     "VersionMismatchError",
     "WaitTimeoutError",
     "attach",
+    "load_orchestrator_settings",
     "load_trainer_settings",
     "local_daemon",
     "register_type",

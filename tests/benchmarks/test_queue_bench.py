@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from forebay.benchmarks.stand_in import TimedEngine
-from forebay.benchmarks.timeline import Bar, draw
-from forebay.wire import SettingError
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -47,12 +45,6 @@ def test_a_wrong_setting_is_one_line_and_exit_code_2() -> None:
     done = bench("--micro-batches", "2")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "forebay: setting micro_batches; got 2; limit 3 to 10000\n"
-
-
-def test_a_timeline_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
-    file = tmp_path / "missing" / "timeline.png"
-    with pytest.raises(SettingError, match=str(file)):
-        draw([("title", [Bar("device", "a", 0.0, 1.0)])], file)
 
 
 def test_the_stand_in_works_on_one_micro_batch_after_another() -> None:

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from forebay.orchestrator_client import Refusal, Staged, StagingClient
-from forebay.orchestrator_client.control_link import ControlLink
+from forebay.orchestrator_client.client import DAEMON
+from forebay.orchestrator_client.server_link import ServerLink
 from forebay.wire import (
     PROTOCOL_VERSION,
     Abandon,
@@ -314,7 +315,7 @@ def test_a_cancelled_call_abandons_its_attempt(shm_dir: Path) -> None:
 @pytest.mark.parametrize("turns", range(6))
 def test_a_cancellation_that_comes_together_with_an_answer_is_not_lost(shm_dir: Path, turns: int) -> None:
     async def run() -> None:
-        link = ControlLink(f"ipc://{shm_dir}/nobody", name="test", retry_s=PATIENCE_S)
+        link = ServerLink(DAEMON, f"ipc://{shm_dir}/nobody", name="test", retry_s=PATIENCE_S)
         request = GetStatus(id=1)
         with link.exchange(request) as exchange:
 

@@ -134,7 +134,7 @@ class RecordedStep:
 @pytest.mark.parametrize("reason", ["", "the trainer raised"])
 def test_a_batch_tells_its_end_also_if_its_dispatch_cannot_be_told(reason: str) -> None:
     step = RecordedStep()
-    batch = Batch("a", {}, host_bytes=0, promote_s=0.0, step=step)
+    batch = Batch("a", {}, host_bytes=0, promote_s=0.0, is_staged=True, step=step)
     with pytest.raises(ZeroDivisionError):
         batch.close(reason)
     assert step.said == [f"ended: {reason}"]

@@ -51,10 +51,9 @@ def test_this_processs_own_environment_is_the_default(monkeypatch: pytest.Monkey
 
 
 def test_the_variables_keep_the_names_that_launchers_know() -> None:
-    assert [variable_of(field) for field in dataclasses.fields(TrainerSettings)] == [
-        STAGE_BATCH,
-        MAX_DEVICE_BATCHES,
-    ]
+    variables = [variable_of(field) for field in dataclasses.fields(TrainerSettings)]
+    assert variables[:2] == [STAGE_BATCH, MAX_DEVICE_BATCHES]
+    assert all(variable.startswith("FOREBAY_") for variable in variables[2:])
     environment = {"FOREBAY_STAGE_BATCH": "stage", "FOREBAY_MAX_DEVICE_BATCHES": "5"}
     assert load_trainer_settings(environment=environment) == TrainerSettings()
 

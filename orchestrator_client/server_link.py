@@ -1,17 +1,18 @@
-"""Requests and answers over the daemon's control endpoint.
+"""Requests and answers over the endpoint of a server: a daemon, or a trainer's worker.
 
-Every request is repeated until it is answered: a lost answer, a lost connection and a restarted daemon all end
-the same way, because the daemon answers a repeat with what it answered the first time.
+Every request is repeated until it is answered: a lost answer, a lost connection and a restarted server all end the
+same way, because a server answers a repeat with what it answered the first time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import zmq
 import zmq.asyncio
@@ -23,10 +24,9 @@ from forebay.wire import (
     PROTOCOL_VERSION,
     BrokenError,
     ClosedError,
-    ControlReply,
-    ControlRequest,
     Goodbye,
     Hello,
+    Message,
     ProtocolError,
     RefusalCode,
     Refused,
@@ -34,7 +34,6 @@ from forebay.wire import (
     VersionMismatchError,
     WaitTimeoutError,
     Welcome,
-    decode_control_reply,
     encode_message,
 )
 
@@ -43,15 +42,40 @@ log = logging.getLogger("forebay.client")
 _LINGER_MS = 1_000
 
 
-class Exchange:
-    """One request and the answers to it; made by `ControlLink.exchange`."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServerKind:
+    """What a link talks to, and what is said when it does not answer.
 
-    def __init__(self, link: ControlLink, request: ControlRequest) -> None:
+    Attributes:
+        name: What it is called.
+        setting: Name of the setting that holds its address; FOREBAY_ and the name in capitals is its variable.
+        start: How to start one.
+        look: Where to look when it takes long.
+        decode: Decodes what it sends; raises ProtocolError.
+    """
+
+    name: str
+    setting: str
+    start: str
+    look: str
+    decode: Callable[[bytes], Message]
+
+    @property
+    def address_remedy(self) -> str:
+        """What to set where its address is wrong."""
+        return f"set {self.setting} (FOREBAY_{self.setting.upper()}) to its address"
+
+
+class Exchange:
+    """One request and the answers to it; made by `ServerLink.exchange`."""
+
+    def __init__(self, link: ServerLink, request: Message, *, repeats_are_answered: bool) -> None:
         self._link = link
         self.request = request
-        self.replies: asyncio.Queue[ControlReply | None] = asyncio.Queue()
+        self.repeats_are_answered = repeats_are_answered
+        self.replies: asyncio.Queue[Message | None] = asyncio.Queue()
 
-    async def next(self, deadline: float, what: str) -> ControlReply:
+    async def next(self, deadline: float, what: str) -> Message:
         """Waits for the next answer; repeats the request while there is none.
 
         Args:
@@ -60,21 +84,22 @@ class Exchange:
 
         Raises:
             WaitTimeoutError: No answer in time.
-            BrokenError: The daemon said goodbye.
+            BrokenError: The server said goodbye, or says nothing at all.
             ClosedError: The client was closed.
         """
+        kind = self._link.kind
         while True:
             patience = min(self._link.retry_s, deadline - time.monotonic())
             if patience <= 0:
-                raise WaitTimeoutError(
-                    f"timed out waiting for {what}",
-                    remedy=f"see what the daemon at {self._link.endpoint} does with: forebay status",
-                )
+                remedy = f"see what the {kind.name} at {self._link.endpoint} does with: {kind.look}"
+                raise WaitTimeoutError(f"timed out waiting for {what}", remedy=remedy)
             try:
                 # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the answer.
                 async with asyncio.timeout(patience):
                     reply = await self.replies.get()
             except TimeoutError:
+                if self.repeats_are_answered:
+                    self._link.check_silence(what)
                 await self._link.send(self.request)
                 continue
             match reply:
@@ -82,30 +107,41 @@ class Exchange:
                     await self._link.say_hello(deadline)
                     await self._link.send(self.request)
                 case Goodbye(kept=True):
-                    continue  # another daemon will adopt the pool, and the repeated request with it
-                case None:
-                    raise ClosedError(f"the staging client was closed while {what} was awaited")
-                case Goodbye():
-                    raise BrokenError(
-                        f"the daemon at {self._link.endpoint} stopped; still awaited: {what}",
-                        remedy="start it again, and stage again what it had not lent",
-                    )
+                    continue  # another one will adopt the pool, and the repeated request with it
+                case None | Goodbye():
+                    raise self._ended(reply, what)
                 case _:
                     return reply
 
+    def _ended(self, reply: Goodbye | None, what: str) -> Exception:
+        if reply is None:
+            return ClosedError(f"the client was closed while {what} was awaited")
+        return BrokenError(
+            f"the {self._link.kind.name} at {self._link.endpoint} stopped; still awaited: {what}",
+            remedy=self._link.kind.start,
+        )
 
-class ControlLink:
-    """A connection to a daemon's control endpoint, shared by any number of exchanges.
+
+class ServerLink:
+    """A connection to a server, shared by any number of exchanges.
 
     Args:
-        endpoint: Where the daemon listens.
+        kind: What the server is.
+        endpoint: Where it listens.
         name: Of this client, for people.
         retry_s: Seconds without an answer after which a request is repeated.
+        silence_s: Seconds in which nothing is heard though something was asked, after which the server is taken to
+            be gone; only where it answers repeats at once.
     """
 
-    def __init__(self, endpoint: str, *, name: str, retry_s: float) -> None:
+    def __init__(
+        self, kind: ServerKind, endpoint: str, *, name: str, retry_s: float, silence_s: float = 30.0
+    ) -> None:
+        self.kind = kind
         self.endpoint = endpoint
         self.retry_s = retry_s
+        self.silence_s = silence_s
+        self._unheard_since: float | None = None
         self.welcome: Welcome | None = None
         self._peer = this_peer(name)
         self._ids = itertools.count(1)
@@ -132,37 +168,36 @@ class ControlLink:
 
         Raises:
             WaitTimeoutError: Nobody answered; the message names address and setting.
-            VersionMismatchError: The daemon speaks another version; the message names both.
+            VersionMismatchError: The server speaks another version; the message names both.
         """
         try:
             self._socket.connect(self.endpoint)
         except zmq.ZMQError as error:
             raise BrokenError(
-                f"control_endpoint {self.endpoint} cannot be used: {error.strerror}",
-                remedy="set control_endpoint (FOREBAY_CONTROL_ENDPOINT) to the daemon's address",
+                f"{self.kind.setting} {self.endpoint} cannot be used: {error.strerror}",
+                remedy=self.kind.address_remedy,
             ) from error
-        self._reader = asyncio.create_task(self._read(), name="forebay control reader")
+        self._reader = asyncio.create_task(self._read(), name="forebay answers")
         try:
             return await self.say_hello(time.monotonic() + timeout_s)
         except WaitTimeoutError as error:
             raise WaitTimeoutError(
-                f"no daemon answered at control_endpoint {self.endpoint} within {timeout_s:g} s",
-                remedy="start one (forebay serve), or set control_endpoint (FOREBAY_CONTROL_ENDPOINT) "
-                "to its address",
+                f"no {self.kind.name} answered at {self.kind.setting} {self.endpoint} within {timeout_s:g} s",
+                remedy=f"{self.kind.start}, or {self.kind.address_remedy}",
             ) from error
 
     async def say_hello(self, deadline: float) -> Welcome:
-        """Opens or re-opens the conversation; after a daemon restart the welcome has another epoch."""
+        """Opens or re-opens the conversation; after a restart of the server the welcome has another epoch."""
         with self.exchange(Hello(id=self.new_id(), version=PROTOCOL_VERSION, peer=self._peer)) as hello:
             await self.send(hello.request)
-            reply = await hello.next(deadline, f"the welcome of the daemon at {self.endpoint}")
+            reply = await hello.next(deadline, f"the welcome of the {self.kind.name} at {self.endpoint}")
         match reply:
             case Welcome(version=version) if version == PROTOCOL_VERSION:
                 self.welcome = reply
                 return reply
             case Welcome(version=version) | Refused(code=RefusalCode.VERSION, version=version):
                 raise VersionMismatchError(
-                    f"the daemon at {self.endpoint} speaks another protocol version",
+                    f"the {self.kind.name} at {self.endpoint} speaks another protocol version",
                     got=version,
                     limit=PROTOCOL_VERSION,
                     remedy="run the same Forebay version on both sides",
@@ -173,45 +208,70 @@ class ControlLink:
                 raise ProtocolError("a hello was answered with something else", got=type(reply).__name__)
 
     @contextlib.contextmanager
-    def exchange(self, request: ControlRequest) -> Iterator[Exchange]:
-        """Opens an exchange: answers to the request's id go to it until the block ends."""
+    def exchange(self, request: Message, *, repeats_are_answered: bool = True) -> Iterator[Exchange]:
+        """Opens an exchange: answers to the request's id go to it until the block ends.
+
+        Args:
+            request: What is asked.
+            repeats_are_answered: Whether the server answers each repeat at once, if only to say that it goes on.
+        """
         self._check_open()
-        exchange = self._exchanges[request.id] = Exchange(self, request)
+        exchange = self._exchanges[request.id] = Exchange(self, request, repeats_are_answered=repeats_are_answered)
         try:
             yield exchange
         finally:
             del self._exchanges[request.id]
 
-    async def ask(self, request: ControlRequest, *, timeout_s: float, what: str) -> ControlReply:
-        """Sends a request and returns its first answer; see `Exchange.next`."""
+    async def ask(
+        self, request: Message, *, timeout_s: float, what: str, repeats_are_answered: bool = True
+    ) -> Message:
+        """Sends a request and returns its first answer; see `exchange` and `Exchange.next`."""
         if self.welcome is None:
-            raise ClosedError("the staging client is not open", remedy="use it inside its async with block")
-        with self.exchange(request) as exchange:
+            raise ClosedError("the client is not open", remedy="use it inside its async with block")
+        with self.exchange(request, repeats_are_answered=repeats_are_answered) as exchange:
             await self.send(request)
             return await exchange.next(time.monotonic() + timeout_s, what)
 
-    async def send(self, request: ControlRequest) -> None:
-        """Sends a request once, if there is room: with a daemon that is away this long, its repeat will do."""
+    async def send(self, request: Message) -> None:
+        """Sends a request once, if there is room: with a server that is away this long, its repeat will do."""
         self._check_open()
+        exchange = self._exchanges.get(request.id)
+        if self._unheard_since is None and exchange is not None and exchange.repeats_are_answered:
+            self._unheard_since = time.monotonic()
         with contextlib.suppress(zmq.Again):
             await self._socket.send(encode_message(request), zmq.NOBLOCK)
 
-    def send_last(self, request: ControlRequest) -> None:
+    def send_last(self, request: Message) -> None:
         """Sends a request whose answer nobody waits for, also while the calling task is being cancelled."""
         if self._closed:
             return
         with contextlib.suppress(zmq.Again):
             zmq.Socket.shadow(self._socket.underlying).send(encode_message(request), zmq.NOBLOCK)
 
+    def check_silence(self, what: str) -> None:
+        """Raises BrokenError if nothing was heard for too long.
+
+        Silence begins with the first request since the last word; so after one call that found the server gone,
+        the next one waits for no more than a repeat.
+        """
+        if self._unheard_since is None or time.monotonic() - self._unheard_since < self.silence_s:
+            return
+        silent_s = time.monotonic() - self._unheard_since
+        raise BrokenError(
+            f"no word from the {self.kind.name} at {self.endpoint} for {silent_s:.0f} s; still awaited: {what}",
+            remedy=f"see whether it lives; {self.kind.start}",
+        )
+
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("the staging client is closed", remedy="use it inside its async with block")
+            raise ClosedError("the client is closed", remedy="use it inside its async with block")
 
     async def _read(self) -> None:
         while True:
             frame = await self._socket.recv()
+            self._unheard_since = None
             try:
-                reply = decode_control_reply(frame)
+                reply = self.kind.decode(frame)
             except ProtocolError as error:
                 log.warning("unreadable_answer endpoint=%s reason=%s", self.endpoint, error)
                 continue

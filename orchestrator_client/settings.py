@@ -1,0 +1,55 @@
+"""The orchestrator's settings for staging ahead: from the environment variables that launchers set."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from forebay.wire import check_settings, parse_settings, read_variables, setting
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OrchestratorSettings:
+    """All settings of one stage-ahead loop; each is described by its `Setting` metadata.
+
+    Raises:
+        SettingError: A value has the wrong type or is out of range.
+    """
+
+    max_staged_batches: int = setting(
+        2,
+        "micro-batches staged ahead of the one in training; 0 = nothing is staged, all go inline",
+        0,
+        1024,
+        variable="TUNIX_MAX_STAGED_BATCHES",
+    )
+    stage_timeout_s: float = setting(
+        600.0,
+        "seconds that one staging may take before the micro-batch goes inline",
+        0.001,
+        86400.0,
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+def load_orchestrator_settings(
+    given: Mapping[str, Any] | None = None, *, environment: Mapping[str, str] | None = None
+) -> OrchestratorSettings:
+    """Reads the settings: what is given wins over the environment.
+
+    Args:
+        given: Values by setting name; None means not given.
+        environment: Variables, default this process's own.
+
+    Raises:
+        SettingError: A value has the wrong type or is out of range; an empty one is wrong too.
+    """
+    found: dict[str, Any] = dict(
+        read_variables(OrchestratorSettings, os.environ if environment is None else environment)
+    )
+    found |= {name: value for name, value in (given or {}).items() if value is not None}
+    return OrchestratorSettings(**parse_settings(OrchestratorSettings, found))

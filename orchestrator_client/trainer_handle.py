@@ -1,0 +1,240 @@
+"""A trainer as an orchestrator sees it: its worker, which is called, and its host's daemon, which stages."""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from forebay.shm import default_endpoint
+from forebay.wire import ProtocolError, RefusalCode, StepTimes, TreeRegistry, WorkerStatus, default_registry
+
+from .client import StagingClient
+from .pace import Pace
+from .results import Refusal
+from .sending import Wire
+from .server_link import ServerLink
+from .trained import Trained
+from .worker_calls import STEP, WORKER, OnSent, WorkerCalls
+
+
+class TrainerHandle:
+    """Calls the worker of one trainer, and stages with the daemon of its host; an async context manager.
+
+    Every call may be repeated on its way and runs once. It is meant for the run of the worker that this handle
+    knows: if the worker was restarted, the call raises BrokenError, since what had been done before is gone; the
+    next call goes to the new one.
+
+    Args:
+        endpoint: The worker's endpoint; default the one of this user's worker on this host.
+        control_endpoint: The daemon's control endpoint; default the one of this user's daemon on this host.
+        queue: The queue that the trainer is attached to.
+        name: Of this client, for people.
+        registry: Classes that may occur in trees.
+        timeout_s: Seconds for the hello and for the short requests.
+        retry_s: Seconds without an answer after which a request is repeated.
+        silence_s: Seconds without any word, though something was asked, after which the other side is taken to be
+            gone.
+        lend_timeout_s: Seconds that a step may wait in the worker until its staged micro-batch is on the device.
+        send_chunks: Chunks that are buffered on their way out, a bound on memory.
+        pace: Limits what is sent to a rate, inline payloads included.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        control_endpoint: str | None = None,
+        queue: str = "train",
+        name: str = "orchestrator",
+        registry: TreeRegistry = default_registry,
+        timeout_s: float = 10.0,
+        retry_s: float = 2.0,
+        silence_s: float = 30.0,
+        lend_timeout_s: float = 120.0,
+        send_chunks: int = 8,
+        pace: Pace | None = None,
+    ) -> None:
+        self.queue = queue
+        self._timeout_s = timeout_s
+        self._lend_timeout_s = lend_timeout_s
+        self._link = ServerLink(
+            WORKER,
+            endpoint or default_endpoint("worker"),
+            name=name,
+            retry_s=retry_s,
+            silence_s=silence_s,
+        )
+        self._wire = Wire(self._link.context, send_chunks=send_chunks, pace=pace)
+        self._calls = WorkerCalls(self._link, self._wire, registry)
+        self._staging = StagingClient(
+            control_endpoint,
+            name=name,
+            registry=registry,
+            timeout_s=timeout_s,
+            retry_s=retry_s,
+            silence_s=silence_s,
+            send_chunks=send_chunks,
+            pace=pace,
+        )
+
+    def __repr__(self) -> str:
+        return f"TrainerHandle({self._link.endpoint!r}, {self._staging!r})"
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._link.connect(self._timeout_s)
+            if self.stages:
+                await self._staging.__aenter__()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections; a second call does nothing."""
+        await self._staging.close()
+        await self._wire.close()
+        await self._link.close()
+
+    @property
+    def stages(self) -> bool:
+        """Whether the trainer takes what is staged; False if its TUNIX_STAGE_BATCH is off."""
+        return self._calls.welcome.mode != "off"
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the worker's methods."""
+        return self._calls.welcome.methods
+
+    # Staging.
+
+    async def stage(
+        self, payload: Any, *, key: str = "", wait_s: float = 60.0, timeout_s: float = 600.0
+    ) -> str | Refusal:
+        """Stages a micro-batch with the daemon of the trainer's host.
+
+        Args:
+            payload: A pytree of numpy arrays and static values.
+            key: Its key; default one of its own.
+            wait_s: Seconds to wait for a free slot.
+            timeout_s: Seconds for all of it.
+
+        Returns:
+            The key, for `train_step(stage_key=...)`; or a `Refusal`.
+
+        Raises:
+            As `StagingClient.stage`. Its bytes may be there all the same: pass the payload with its key then.
+        """
+        key = key or f"{self._calls.client_id[:12]}/{self._calls.next_number()}"
+        if not self.stages:
+            return Refusal(key, RefusalCode.STAGING_OFF, "TUNIX_STAGE_BATCH is off in the trainer")
+        outcome = await self._staging.stage(payload, key=key, queue=self.queue, wait_s=wait_s, timeout_s=timeout_s)
+        return outcome if isinstance(outcome, Refusal) else outcome.key
+
+    async def reset_staged(self) -> None:
+        """Drops all that is staged for the trainer: in its queue at the daemon, and in the trainer itself.
+
+        Raises:
+            ForebayError: One of the two did not answer; the other was asked all the same.
+        """
+        async with contextlib.AsyncExitStack() as both:
+            # In this order, so that the trainer is lent nothing more; and each although the other fails.
+            both.push_async_callback(self.call, "reset_staged", timeout_s=self._timeout_s)
+            if self.stages:
+                await self._staging.reset(self.queue)
+
+    # Calls.
+
+    async def train_step(
+        self,
+        payload: Any = None,
+        stage_key: str | None = None,
+        *,
+        timeout_s: float = 3600.0,
+        on_sent: OnSent | None = None,
+        **options: Any,
+    ) -> Trained:
+        """Has the trainer run its `fwd_bwd`, and returns when the device is done with it.
+
+        Args:
+            payload: The micro-batch, to be sent inline.
+            stage_key: The key of a staged one. With a payload as well, what is staged is used if it is there.
+            timeout_s: Seconds for all of it; a first step may compile for long.
+            on_sent: Called when all of the payload has arrived, and its arrays may be let go or changed.
+            **options: For the engine's `fwd_bwd`; static values and small arrays.
+
+        Raises:
+            NotBegunError: Nothing was handed to the device; the micro-batch may be passed again.
+            RemoteCallError: The step failed; the message and `traceback` say how.
+            RefusedError: The worker refused the call.
+            WaitTimeoutError: No answer in time; the step may run all the same.
+            BrokenError: The worker was stopped or restarted, or says nothing.
+        """
+        if stage_key is not None:
+            options = {"stage_key": stage_key, "stage_timeout_s": self._lend_timeout_s} | options
+        prepared = self._calls.prepare(STEP, payload, options)
+        del payload
+        returned = await self._calls.run(prepared, timeout_s=timeout_s, on_sent=on_sent)
+        if returned.times is None:
+            raise ProtocolError("the answer to a step has no times")
+        value = self._calls.value_of(returned)
+        return Trained(value=value, omitted=returned.omitted, **_fields(returned.times))
+
+    async def call(self, method: str, payload: Any = None, *, timeout_s: float = 600.0, **options: Any) -> Any:
+        """Calls any method of the worker.
+
+        Args:
+            method: Its name.
+            payload: A micro-batch for it, sent inline.
+            timeout_s: Seconds for all of it.
+            **options: Its keyword arguments.
+
+        Returns:
+            What it returned, as numpy arrays and static values; None if that is too large to travel.
+
+        Raises:
+            As `train_step`.
+        """
+        prepared = self._calls.prepare(method, payload, options)
+        del payload
+        return self._calls.value_of(await self._calls.run(prepared, timeout_s=timeout_s))
+
+    async def stage_batch(self, payload: Any, *, key: str, timeout_s: float = 600.0) -> dict[str, Any]:
+        """Stages a payload in the trainer's own process, without a daemon.
+
+        Returns:
+            `staged`, a bool; and `reason` if it is False.
+        """
+        answer: dict[str, Any] = await self.call("stage_batch", payload, timeout_s=timeout_s, key=key)
+        return answer
+
+    async def update(self, *, timeout_s: float = 3600.0, **options: Any) -> Any:
+        """Has the trainer run its `update`; returns what that returned when the device is done."""
+        return await self.call("update", timeout_s=timeout_s, **options)
+
+    async def apply_deferred_update(self, *, timeout_s: float = 3600.0, **options: Any) -> Any:
+        """Has the trainer run its `apply_deferred_update`, where its engine has one."""
+        return await self.call("apply_deferred_update", timeout_s=timeout_s, **options)
+
+    async def metrics(self) -> dict[str, Any]:
+        """Returns the worker's and its queue's numbers; waits for the methods before it in line."""
+        answer: dict[str, Any] = await self.call("metrics", timeout_s=self._timeout_s)
+        return answer
+
+    async def status(self) -> WorkerStatus:
+        """Returns what the worker does now, whatever that is."""
+        return await self._calls.status(self._timeout_s)
+
+
+def _fields(times: StepTimes) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(times)
+    fields["source"] = "staged" if fields.pop("is_staged") else "inline"
+    return fields

@@ -1,0 +1,196 @@
+"""Calls to a trainer's worker: each runs once, however often it is repeated on its way."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from forebay.wire import (
+    BrokenError,
+    Call,
+    CallId,
+    CancelCall,
+    ClosedError,
+    ForebayError,
+    GetWorkerStatus,
+    Granted,
+    InProgress,
+    Limits,
+    Message,
+    ProtocolError,
+    Raised,
+    RefusalCode,
+    Refused,
+    RefusedError,
+    Returned,
+    TreeRegistry,
+    WorkerStatus,
+    WorkerWelcome,
+    decode_call_reply,
+    describe,
+    flatten,
+    pack,
+    unpack,
+)
+
+from .chunk_sender import Payload
+from .data_endpoint import data_endpoint
+from .remote_errors import NotBegunError, RemoteCallError
+from .sending import Sending, Wire
+from .server_link import Exchange, ServerKind, ServerLink
+
+WORKER = ServerKind(
+    name="trainer worker",
+    setting="worker_endpoint",
+    start="start the trainer (forebay.TrainerWorker)",
+    look="its log, and TrainerHandle.status",
+    decode=decode_call_reply,
+)
+
+OnSent = Callable[[], None]
+STEP = "fwd_bwd"
+
+
+class WorkerCalls:
+    """Makes calls over one link.
+
+    Args:
+        link: To the worker.
+        wire: For payloads.
+        registry: Classes that may occur in trees.
+    """
+
+    def __init__(self, link: ServerLink, wire: Wire, registry: TreeRegistry) -> None:
+        self.client_id = uuid.uuid4().hex
+        self._numbers = itertools.count(1)
+        self._link = link
+        self._wire = wire
+        self._registry = registry
+
+    @property
+    def welcome(self) -> WorkerWelcome:
+        """What the worker says of itself."""
+        welcome = self._link.welcome
+        if isinstance(welcome, WorkerWelcome):
+            return welcome
+        raise ClosedError("the client is not open", remedy="use it inside its async with block")
+
+    def next_number(self) -> int:
+        """Returns a number that this client has not used."""
+        return next(self._numbers)
+
+    def prepare(self, method: str, payload: Any, options: dict[str, Any]) -> PreparedCall:
+        """Makes a call ready to be sent; afterwards the payload is referred to by it alone.
+
+        Raises:
+            TreeError: Payload or options cannot travel; nothing was sent.
+        """
+        welcome = self.welcome
+        call = Call(
+            id=self._link.new_id(),
+            epoch=welcome.epoch,
+            call=CallId(self.client_id, self.next_number()),
+            method=method,
+            options=pack(options, registry=self._registry, limits=_option_limits(welcome.limits)),
+        )
+        if payload is None:
+            return PreparedCall(call, None)
+        flat = flatten(payload, registry=self._registry, limits=welcome.limits)
+        manifest = describe(flat, welcome.limits)
+        encoded = manifest.encode(welcome.limits)
+        sending = Sending(self._wire, Payload.of(flat, manifest), self._data_endpoint)
+        return PreparedCall(msgspec.structs.replace(call, payload=encoded), sending)
+
+    def _data_endpoint(self) -> str:
+        return data_endpoint(self._link.endpoint, self.welcome.data_endpoint)
+
+    async def run(self, prepared: PreparedCall, *, timeout_s: float, on_sent: OnSent | None = None) -> Returned:
+        """Sends a call, its payload, and waits for its outcome; see `TrainerHandle.train_step`."""
+        call, deadline = prepared.call, time.monotonic() + timeout_s
+        try:
+            async with prepared.sending or contextlib.nullcontext():
+                with self._link.exchange(call) as exchange:
+                    await self._link.send(call)
+                    reply = await self._follow(exchange, prepared, deadline, on_sent)
+        except BaseException:
+            # Whoever gives up must not be trained behind their back; what runs already goes on.
+            cancel = CancelCall(id=self._link.new_id(), epoch=call.epoch, call=call.call)
+            self._link.send_last(cancel)
+            raise
+        if isinstance(reply, Refused) and reply.code is RefusalCode.OTHER_RUN:
+            with contextlib.suppress(ForebayError):
+                await self._link.say_hello(deadline)
+        return self._outcome(call.method, reply)
+
+    async def _follow(
+        self, exchange: Exchange, prepared: PreparedCall, deadline: float, on_sent: OnSent | None
+    ) -> Message:
+        while True:
+            reply = await exchange.next(deadline, f"the answer to {prepared.call.method}")
+            match reply:
+                case Granted() if prepared.sending is not None:
+                    await prepared.sending.follow(reply)
+                case InProgress() if prepared.sending is not None and not prepared.sending.is_done:
+                    await prepared.sending.done()
+                    if on_sent is not None:
+                        on_sent()
+                case InProgress():
+                    continue
+                case _:
+                    return reply
+
+    def _outcome(self, method: str, reply: Message) -> Returned:
+        match reply:
+            case Returned():
+                return reply
+            case Raised(began=False) if method == STEP:
+                raise NotBegunError(method, reply)
+            case Raised():
+                raise RemoteCallError(method, reply)
+            case Refused(code=RefusalCode.OTHER_RUN):
+                raise BrokenError(
+                    f"the trainer worker at {self._link.endpoint} was restarted; whether {method} had run is not"
+                    " known, and what was on its device is gone",
+                    remedy="restore the trainer's state, then go on; the next call goes to the new worker",
+                )
+            case _:
+                raise _unexpected(method, reply)
+
+    def value_of(self, returned: Returned) -> Any:
+        """Returns what a method returned, or None if it did not travel."""
+        if returned.value is None:
+            return None
+        return unpack(returned.value, registry=self._registry, limits=Limits())
+
+    async def status(self, timeout_s: float) -> WorkerStatus:
+        """Asks the worker what it does."""
+        request = GetWorkerStatus(id=self._link.new_id())
+        reply = await self._link.ask(request, timeout_s=timeout_s, what="the worker's status")
+        if isinstance(reply, WorkerStatus):
+            return reply
+        raise _unexpected("status", reply)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """A call, and the sending of its payload if it has one."""
+
+    call: Call
+    sending: Sending | None
+
+
+def _option_limits(limits: Limits) -> Limits:
+    return msgspec.structs.replace(limits, max_micro_batch_bytes=limits.max_manifest_bytes)
+
+
+def _unexpected(method: str, reply: Message) -> Exception:
+    if isinstance(reply, Refused):
+        return RefusedError(reply.code, f"{method}: {reply.words}")
+    return ProtocolError(f"{method} was answered with something else", got=type(reply).__name__)

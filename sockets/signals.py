@@ -1,0 +1,30 @@
+"""Signals that reach a poll."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def waking_signals() -> Iterator[int]:
+    """Makes every signal write a byte into a pipe, and yields its reading end for a poll; -1 on other threads.
+
+    A Python handler alone is not enough: a signal that comes while libzmq is on its way into the kernel would
+    leave the poll waiting, and the handler would run when something else happens. Only the main thread hears of
+    signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield -1
+        return
+    read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    try:
+        yield read_end
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(read_end)
+        os.close(write_end)

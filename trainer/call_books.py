@@ -1,0 +1,327 @@
+"""Decisions about calls: which runs when, what a repeat gets, and what is remembered. No socket, thread or clock.
+
+A call has an id. Its repeat joins it while it runs, and afterwards gets the recorded answer; so a lost answer, a
+lost connection and an impatient caller all end with one execution.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+
+import msgspec
+
+from forebay.wire import (
+    Arrivals,
+    Call,
+    CallId,
+    CallState,
+    CancelCall,
+    ChunkFault,
+    ChunkHeader,
+    Granted,
+    InProgress,
+    Limits,
+    Message,
+    Raised,
+    RefusalCode,
+    Refused,
+    Returned,
+    TreeError,
+    decode_manifest,
+    printable,
+)
+
+from .call_record import Address, Answer, CallAction, CallRecord, LetGo, Receive, Run
+from .call_states import CallEvent
+
+_MAX_MISSING_RUNS = 1024
+_MAX_CLIENTS = 10_000
+_MAX_ANSWER_MEMORY = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CallLimits:
+    """What the decisions depend on.
+
+    Attributes:
+        limits: Upper bounds on one payload.
+        receive_lease_s: Silence after which a payload that is being received is given up.
+        inline_bytes: Bytes that payloads of calls that are not over may take together.
+        remembered_calls: Calls that are over whose answers are kept.
+        waiting_calls: Calls that may be there at once and not be over.
+    """
+
+    limits: Limits
+    receive_lease_s: float = 30.0
+    inline_bytes: int = 16 << 30
+    remembered_calls: int = 1024
+    waiting_calls: int = 256
+
+
+class CallBooks:
+    """All that a worker knows of its calls.
+
+    Args:
+        epoch: This run of the worker.
+        limits: See `CallLimits`.
+    """
+
+    def __init__(self, epoch: str, limits: CallLimits) -> None:
+        self.counters: Counter[str] = Counter()
+        self.draining = False
+        self._epoch = epoch
+        self._limits = limits
+        self._calls: dict[CallId, CallRecord] = {}
+        self._over: OrderedDict[CallId, int] = OrderedDict()
+        self._answer_bytes = 0
+        self._forgotten: OrderedDict[str, int] = OrderedDict()
+        self._receiving: dict[int, CallRecord] = {}
+        self._waiting: dict[str, deque[CallRecord]] = {}
+        self._running: dict[str, CallRecord] = {}
+        self._payloads = 0
+        self._actions: list[CallAction] = []
+
+    def take_actions(self) -> list[CallAction]:
+        """Returns what was decided since the last call."""
+        actions, self._actions = self._actions, []
+        return actions
+
+    @property
+    def unfinished(self) -> Iterator[CallRecord]:
+        """Yields the calls that are not over."""
+        return (call for call in self._calls.values() if call.state is not CallState.OVER)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any call runs."""
+        return bool(self._running)
+
+    # What peers say.
+
+    def call(self, sender: Address, request: Call, lane: str | None, now: float) -> None:
+        """Takes a call in, or answers its repeat.
+
+        Args:
+            sender: Who asks.
+            request: The call.
+            lane: Its method's; None if there is no such method.
+            now: Monotonic second.
+        """
+        known = self._calls.get(request.call)
+        if request.epoch != self._epoch:
+            words = "the worker was restarted since; what it had done before is not known here"
+            self._refuse(sender, request.id, RefusalCode.OTHER_RUN, words)
+        elif known is not None:
+            known.sender, known.message_id = sender, request.id
+            self._repeat(known, now)
+        elif request.call.number <= self._forgotten.get(request.call.client, 0):
+            self._refuse(sender, request.id, RefusalCode.FORGOTTEN, "this call is over, and was answered before")
+        else:
+            self._admit(sender, request, lane, now)
+
+    def _repeat(self, call: CallRecord, now: float) -> None:
+        self.counters["repeats"] += 1
+        if call.answer is not None:
+            self._answer(call, call.answer)
+        elif call.state is CallState.RECEIVING:
+            call.deadline = now + self._limits.receive_lease_s
+            self._grant(call)
+        else:
+            self._answer(call, InProgress(state=call.state))
+
+    def _admit(self, sender: Address, request: Call, lane: str | None, now: float) -> None:
+        refusal = self._reason_against(request, lane)
+        call = CallRecord(
+            id=request.call,
+            method=request.method,
+            lane=lane or "",
+            sender=sender,
+            message_id=request.id,
+            since=now,
+            options=request.options,
+        )
+        if refusal is None and request.payload:
+            refusal = self._take_manifest(call, request.payload, now)
+        if refusal is not None:
+            self._refuse(sender, request.id, *refusal)
+            return
+        self._calls[call.id] = call
+        if call.manifest is None:
+            self._enqueue(call, now)
+        else:
+            self._actions.append(Receive(call))
+
+    def _reason_against(self, request: Call, lane: str | None) -> tuple[RefusalCode, str] | None:
+        if self.draining:
+            return RefusalCode.DRAINING, "the worker is shutting down"
+        if lane is None:
+            return RefusalCode.UNKNOWN_METHOD, f"the worker has no method {printable(request.method)!r}"
+        if sum(1 for _ in self.unfinished) >= self._limits.waiting_calls:
+            return RefusalCode.TOO_MANY_OFFERS, f"{self._limits.waiting_calls} calls wait or run already"
+        return None
+
+    def _take_manifest(self, call: CallRecord, encoded: bytes, now: float) -> tuple[RefusalCode, str] | None:
+        limits = self._limits.limits
+        try:
+            call.manifest = decode_manifest(encoded, limits)
+        except TreeError as error:
+            return RefusalCode.BAD_MANIFEST, str(error)
+        taken = sum(other.body_bytes for other in self.unfinished)
+        if taken + call.body_bytes > self._limits.inline_bytes:
+            words = f"{call.body_bytes} bytes beside {taken} of other calls are over {self._limits.inline_bytes}"
+            return RefusalCode.INLINE_FULL, words
+        self._payloads += 1
+        call.payload_number = self._payloads % (1 << 32)
+        call.state = CallState.RECEIVING
+        call.deadline = now + self._limits.receive_lease_s
+        spans = call.manifest.layout(limits.chunk_bytes).spans
+        call.arrivals = Arrivals(call.payload_number, 0, secrets.randbits(64), spans)
+        return None
+
+    def cancel(self, sender: Address, request: CancelCall, now: float) -> None:
+        """Has a call not run that nobody waits for; one that runs goes on."""
+        if request.epoch != self._epoch or request.call.number <= self._forgotten.get(request.call.client, 0):
+            return
+        call = self._calls.get(request.call)
+        if call is None:
+            # It overtook its call, or that was lost: a repeat that is under way must not run either.
+            call = self._calls[request.call] = CallRecord(request.call, "", "", sender, request.id, now)
+        if call.state in (CallState.RECEIVING, CallState.QUEUED):
+            words = "its caller gave it up before it ran"
+            self._end(call, CallEvent.CANCEL, Refused(code=RefusalCode.CANCELLED, words=words), now)
+
+    # Payloads.
+
+    def receives(self, call: CallRecord, now: float) -> None:
+        """Hears that there is memory for a call's payload."""
+        assert call.arrivals is not None
+        self._receiving[call.payload_number] = call
+        if call.arrivals.is_complete:
+            self._received(call, now)
+        else:
+            self._grant(call)
+
+    def cannot_receive(self, call: CallRecord, words: str, now: float) -> None:
+        """Hears that there is no memory for a call's payload."""
+        self._end(call, CallEvent.REFUSE, Refused(code=RefusalCode.INLINE_FULL, words=words), now)
+
+    def chunk(self, header: ChunkHeader) -> ChunkFault | None:
+        """Tells whether a chunk belongs to a payload, and if not, why."""
+        call = self._receiving.get(header.slot)
+        if call is None or call.arrivals is None:
+            return ChunkFault.NOT_GRANTED
+        return call.arrivals.check(header)
+
+    def filled(self, header: ChunkHeader, now: float) -> None:
+        """Hears that a checked chunk lies in its place."""
+        call = self._receiving[header.slot]
+        assert call.arrivals is not None
+        call.arrivals.mark(header.span)
+        call.deadline = now + self._limits.receive_lease_s
+        if call.arrivals.is_complete:
+            self._received(call, now)
+
+    def _received(self, call: CallRecord, now: float) -> None:
+        del self._receiving[call.payload_number]
+        call.arrivals = None
+        call.move(CallEvent.COMPLETE, now)
+        self._enqueue(call, now)
+        # Its sender may let go of the payload now.
+        self._answer(call, InProgress(state=call.state))
+
+    def _grant(self, call: CallRecord) -> None:
+        arrivals = call.arrivals
+        if arrivals is None or call.payload_number not in self._receiving:
+            return
+        runs: list[tuple[int, int]] = []
+        for run in arrivals.missing():
+            if len(runs) == _MAX_MISSING_RUNS:
+                break
+            runs.append(run)
+        granted = Granted(
+            attempt=f"{call.id.client} {call.id.number}",
+            slot=arrivals.slot,
+            generation=arrivals.generation,
+            token=arrivals.token,
+            missing=tuple(runs),
+            received_bytes=arrivals.received_bytes,
+            chunk_bytes=self._limits.limits.chunk_bytes,
+        )
+        self._answer(call, granted)
+
+    # Running.
+
+    def _enqueue(self, call: CallRecord, now: float) -> None:
+        self._waiting.setdefault(call.lane, deque()).append(call)
+        self._start_next(call.lane, now)
+
+    def _start_next(self, lane: str, now: float) -> None:
+        waiting = self._waiting.get(lane)
+        if not waiting or lane in self._running:
+            return
+        call = self._running[lane] = waiting.popleft()
+        call.move(CallEvent.START, now)
+        self._actions.append(Run(call))
+
+    def ended(self, call: CallRecord, answer: Returned | Raised, now: float) -> None:
+        """Hears what became of a call that ran."""
+        del self._running[call.lane]
+        outcome = "raised" if isinstance(answer, Raised) else "returned"
+        self.counters[f"{call.method}_{outcome}"] += 1
+        self._end(call, CallEvent.END, answer, now)
+        self._start_next(call.lane, now)
+
+    def _end(self, call: CallRecord, event: CallEvent, answer: Returned | Raised | Refused, now: float) -> None:
+        if call.payload_number >= 0:
+            self._receiving.pop(call.payload_number, None)
+            self._actions.append(LetGo(call.payload_number))
+        if call.state is CallState.QUEUED and call in (waiting := self._waiting.get(call.lane, deque())):
+            waiting.remove(call)
+        call.end(event, answer, now)
+        self._remember(call, answer)
+        self._answer(call, answer)
+
+    def _remember(self, call: CallRecord, answer: Returned | Raised | Refused) -> None:
+        nbytes = answer.value.nbytes if isinstance(answer, Returned) and answer.value is not None else 0
+        self._over[call.id] = nbytes
+        self._answer_bytes += nbytes
+        while len(self._over) > self._limits.remembered_calls or self._answer_bytes > _MAX_ANSWER_MEMORY:
+            old, old_bytes = self._over.popitem(last=False)
+            self._answer_bytes -= old_bytes
+            del self._calls[old]
+            self._forgotten[old.client] = max(old.number, self._forgotten.get(old.client, 0))
+            self._forgotten.move_to_end(old.client)
+            if len(self._forgotten) > _MAX_CLIENTS:
+                self._forgotten.popitem(last=False)
+
+    # Time.
+
+    def expire(self, now: float) -> None:
+        """Gives up payloads whose sender fell silent; a repeat of their calls begins anew."""
+        for call in [call for call in self._receiving.values() if call.deadline <= now]:
+            self.counters["receive_expired"] += 1
+            del self._receiving[call.payload_number], self._calls[call.id]
+            self._actions.append(LetGo(call.payload_number))
+
+    def next_deadline(self) -> float | None:
+        """Returns the monotonic second at which something expires, if anything may."""
+        return min((call.deadline for call in self._receiving.values()), default=None)
+
+    def drain(self, now: float) -> None:
+        """Takes no more calls; those that do not run yet are refused."""
+        self.draining = True
+        for call in [call for call in self.unfinished if call.state is not CallState.RUNNING]:
+            refused = Refused(code=RefusalCode.DRAINING, words="the worker is shutting down")
+            self._end(call, CallEvent.REFUSE, refused, now)
+
+    # Answers.
+
+    def _answer(self, call: CallRecord, message: Message) -> None:
+        self._actions.append(Answer(call.sender, msgspec.structs.replace(message, id=call.message_id)))
+
+    def _refuse(self, sender: Address, message_id: int, code: RefusalCode, words: str) -> None:
+        self.counters[f"refused_{code}"] += 1
+        self._actions.append(Answer(sender, Refused(id=message_id, code=code, words=words)))

@@ -1,0 +1,102 @@
+"""What a worker knows of one call, and what its books have the loop do."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from forebay.wire import Arrivals, CallId, CallState, Manifest, Message, PackedTree
+
+from .call_states import CallEvent, moved
+
+Address = bytes
+"""A connection, as the ROUTER socket calls it."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class CallRecord:
+    """One call, from its first message until its answer is forgotten.
+
+    Attributes:
+        id: Its id.
+        method: Name of the method.
+        lane: Calls of one lane run one after another.
+        sender: The latest connection that asked.
+        message_id: Of the latest message about it.
+        since: Monotonic second of the last move.
+        state: Assigned by `move` alone.
+        options: Its keyword arguments; None once it is over.
+        manifest: Of its payload, if it has one.
+        payload_number: By which its chunks name it.
+        arrivals: What has arrived of the payload, while that is received.
+        deadline: Monotonic second at which the silence while receiving ends.
+        answer: What became of it.
+    """
+
+    id: CallId
+    method: str
+    lane: str
+    sender: Address
+    message_id: int
+    since: float
+    state: CallState = CallState.QUEUED
+    options: PackedTree | None = None
+    manifest: Manifest | None = None
+    payload_number: int = -1
+    arrivals: Arrivals | None = None
+    deadline: float = 0.0
+    answer: Message | None = None
+
+    def __repr__(self) -> str:
+        return f"CallRecord({self.method!r}, {self.id.client} {self.id.number}, {self.state})"
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes that its payload takes in memory."""
+        return 0 if self.manifest is None else self.manifest.layout(1 << 30).body_bytes
+
+    def move(self, event: CallEvent, now: float) -> None:
+        """Moves it along `CALL_TRANSITIONS`.
+
+        Raises:
+            LocalError: The table has no such move; nothing has moved.
+        """
+        self.state = moved(self.state, event)
+        self.since = now
+
+    def end(self, event: CallEvent, answer: Message, now: float) -> None:
+        """Ends it, and lets go of what only a live call needs."""
+        self.move(event, now)
+        self.answer = answer
+        self.options = self.manifest = self.arrivals = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """Send a message."""
+
+    to: Address
+    message: Message
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Receive:
+    """Make room for a call's payload."""
+
+    call: CallRecord
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LetGo:
+    """A payload that was being received is not wanted any more."""
+
+    payload_number: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """Run a call."""
+
+    call: CallRecord
+
+
+CallAction = Answer | Receive | LetGo | Run

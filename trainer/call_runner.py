@@ -1,0 +1,128 @@
+"""Runs a worker's methods on threads, and makes an answer of whatever becomes of them."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from forebay.wire import (
+    Limits,
+    ProtocolError,
+    Raised,
+    Returned,
+    TreeRegistry,
+    UsageError,
+    printable,
+    unpack,
+    words_of,
+)
+
+from .call_record import CallRecord
+from .crew import Crew
+from .events import StepDone
+from .inline_payloads import InlinePayloads
+from .quiet_log import tell
+from .step_clock import StepClock
+from .travel import packed
+from .worker_methods import EngineMethods, Method, registered
+
+_MAX_TRACEBACK_CHARS = 16_000
+_MIN_THREADS = 2
+
+
+class CallRunner:
+    """Has the methods, and threads for them: one for all that are not concurrent, and a crew for those that are.
+
+    Args:
+        engine: The engine's methods.
+        payloads: Where payloads of calls are.
+        registry: Classes that may occur in trees.
+        limits: Upper bounds on a call's trees.
+        max_answer_bytes: Bytes of what a method returns; more is left out.
+
+    Attributes:
+        methods: By name.
+    """
+
+    def __init__(
+        self,
+        engine: EngineMethods,
+        payloads: InlinePayloads,
+        *,
+        registry: TreeRegistry,
+        limits: Limits,
+        max_answer_bytes: int,
+    ) -> None:
+        self.methods: dict[str, Method] = {}
+        self._engine = engine
+        self._payloads = payloads
+        self._registry = registry
+        self._limits = limits
+        self._max_answer_bytes = max_answer_bytes
+        self._crews: dict[bool, Crew] = {}
+        for method in engine.methods():
+            self.methods[method.name] = method
+
+    def register(self, name: str, function: Callable[..., Any], *, concurrent: bool) -> None:
+        """Adds a method; see `TrainerWorker.register`."""
+        self.methods[name] = registered(self.methods, name, function, concurrent)
+
+    def run(self, call: CallRecord, ended: Callable[[Returned | Raised], None]) -> None:
+        """Runs a call; `ended` is called on its thread."""
+        method = self.methods[call.method]
+        clock = StepClock()
+        self._crew(concurrent=method.is_concurrent).submit(lambda: ended(self._answer(method, call, clock)))
+
+    def _crew(self, *, concurrent: bool) -> Crew:
+        if concurrent not in self._crews:
+            count = sum(method.is_concurrent for method in self.methods.values())
+            size = max(_MIN_THREADS, count) if concurrent else 1
+            self._crews[concurrent] = Crew("worker" if concurrent else "worker-serial", size)
+        return self._crews[concurrent]
+
+    def _answer(self, method: Method, call: CallRecord, clock: StepClock) -> Returned | Raised:
+        began = False
+        try:
+            arguments, options = self._arguments(method, call, clock)
+            began = not method.is_step
+            outputs = method.function(*arguments, **options)
+            times = self._engine.times(clock) if method.is_step else None
+        except BaseException as error:  # noqa: BLE001 - even an exit: it belongs to whoever called
+            return self._raised(method.name, error, began=began or clock.began_at is not None)
+        if times is not None:
+            StepDone(times).emit()
+        value, omitted = packed(outputs, self._registry, self._max_answer_bytes)
+        return Returned(value=value, omitted=printable(omitted), times=times)
+
+    def _arguments(
+        self, method: Method, call: CallRecord, clock: StepClock
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        assert call.options is not None
+        options = unpack(call.options, registry=self._registry, limits=self._limits)
+        if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
+            raise ProtocolError("a call's options", got=type(options).__name__, limit="a dict with text keys")
+        if "stage_clock" in options:
+            raise UsageError("a call's options", got="stage_clock", limit="none of that name")
+        if method.is_step:
+            options["stage_clock"] = clock
+        if call.manifest is None:
+            return (), options
+        return (self._payloads.take(call, self._registry, self._limits.chunk_bytes),), options
+
+    def _raised(self, name: str, error: BaseException, *, began: bool) -> Raised:
+        told = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:]
+        tell(logging.WARNING, "call_raised method=%s began=%s error=%s", name, began, words_of(error))
+        return Raised(
+            kind=type(error).__name__,
+            words=words_of(error),
+            traceback=told,
+            began=began,
+            state=self._engine.state,
+        )
+
+    def close(self) -> None:
+        """Ends the threads once what they run is over; does not wait for that."""
+        for crew in self._crews.values():
+            crew.close(0)

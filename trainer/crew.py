@@ -1,0 +1,70 @@
+"""Threads that are made when there is work for them, and never keep a process from ending."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from forebay.wire import HostError
+
+
+class Crew:
+    """Runs functions on up to so many threads.
+
+    Unlike those of `concurrent.futures`, its threads are daemons: a step that hangs on the device must not keep a
+    process that was told to end from ending.
+
+    Args:
+        name: Of its threads.
+        size: How many there may be.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        self._name = name
+        self._size = size
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Crew({self._name!r}, {len(self._threads)} of {self._size} threads, {self._idle} idle)"
+
+    def submit(self, function: Callable[[], None]) -> None:
+        """Has a function run, which must not raise, as soon as a thread is free.
+
+        Raises:
+            HostError: There is no thread, and there can be none.
+        """
+        with self._lock:
+            if self._idle <= 0 and len(self._threads) < self._size:
+                self._begin_thread()
+            else:
+                self._idle -= 1
+        self._work.put(function)
+
+    def _begin_thread(self) -> None:
+        name = f"forebay-{self._name}-{len(self._threads)}"
+        thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise HostError(f"the worker's thread {name} cannot be started: {error}") from error
+        self._threads.append(thread)
+
+    def _run(self) -> None:
+        while (function := self._work.get()) is not None:
+            function()
+            # What it ran with must not live on in this frame until the next work comes.
+            del function
+            with self._lock:
+                self._idle += 1
+
+    def close(self, timeout_s: float) -> bool:
+        """Ends the threads after the work that was given to them; returns whether they ended in time."""
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join(timeout_s)
+        return not any(thread.is_alive() for thread in self._threads)

@@ -1,0 +1,92 @@
+"""The memory that payloads of calls arrive in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from forebay.wire import (
+    LEAF_ALIGNMENT,
+    Array,
+    ChunkFault,
+    ChunkHeader,
+    Manifest,
+    TreeRegistry,
+    dtype_of,
+    unflatten,
+)
+
+from .call_books import CallBooks
+from .call_record import CallRecord
+
+
+class InlinePayloads:
+    """Memory for payloads, and the places of their chunks in it.
+
+    Each payload gets memory of its own that is never used again: an engine may keep views of it.
+
+    Args:
+        books: Decide which chunks are wanted.
+        acted: Called after each event, to carry out what the books decide.
+    """
+
+    def __init__(self, books: CallBooks, acted: Callable[[], None]) -> None:
+        self._books = books
+        self._acted = acted
+        self._memory: dict[int, np.ndarray[Any, np.dtype[np.uint8]]] = {}
+
+    def make_room(self, call: CallRecord) -> None:
+        """Takes memory for a call's payload, or has the call refused."""
+        try:
+            memory = np.empty(call.body_bytes + LEAF_ALIGNMENT, np.uint8)
+        except MemoryError as error:
+            self._books.cannot_receive(call, f"the worker's host has no memory: {error}", time.monotonic())
+            return
+        start = -memory.ctypes.data % LEAF_ALIGNMENT
+        self._memory[call.payload_number] = memory[start : start + call.body_bytes]
+        self._books.receives(call, time.monotonic())
+
+    def let_go(self, payload_number: int) -> None:
+        """Forgets a payload, whether it was taken or not."""
+        self._memory.pop(payload_number, None)
+
+    def take(self, call: CallRecord, registry: TreeRegistry, chunk_bytes: int) -> Any:
+        """Returns a call's payload as a tree of numpy views, and forgets it here.
+
+        Raises:
+            TreeError: A class is not registered here, or has other fields here.
+        """
+        assert call.manifest is not None
+        memory = self._memory.pop(call.payload_number)
+        leaves = _views(call.manifest, memory, chunk_bytes)
+        return unflatten(call.manifest.structure, leaves, registry=registry)
+
+    # Chunks.
+
+    def fault(self, header: ChunkHeader) -> ChunkFault | None:
+        """See `Chunks`."""
+        return self._books.chunk(header)
+
+    def target(self, header: ChunkHeader) -> memoryview:
+        """See `Chunks`."""
+        return self._memory[header.slot][header.offset : header.offset + header.length].data
+
+    def filled(self, header: ChunkHeader) -> None:
+        """See `Chunks`."""
+        self._books.filled(header, time.monotonic())
+        self._acted()
+
+    def thrown_away(self, fault: ChunkFault) -> None:
+        """See `Chunks`."""
+        self._books.counters[fault] += 1
+
+
+def _views(manifest: Manifest, memory: np.ndarray[Any, np.dtype[np.uint8]], chunk_bytes: int) -> list[Array]:
+    offsets = manifest.layout(chunk_bytes).offsets
+    return [
+        memory[offset : offset + leaf.nbytes].view(dtype_of(leaf.dtype, path)).reshape(leaf.shape)
+        for leaf, path, offset in zip(manifest.leaves, manifest.paths, offsets, strict=True)
+    ]

@@ -1,0 +1,36 @@
+"""When a step's work was handed to the device."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+
+class StepClock:
+    """Notes the moments of one `fwd_bwd`, in monotonic seconds.
+
+    Attributes:
+        key: The micro-batch's, once it is dispatched; empty if it has none.
+        is_staged: Whether it was staged.
+        asked_at: When the step was asked for.
+        began_at: When its work began to be handed over; None before.
+        ended_at: When it had been, well or badly; None before.
+    """
+
+    def __init__(self) -> None:
+        self.key = ""
+        self.is_staged = False
+        self.asked_at = time.monotonic()
+        self.began_at: float | None = None
+        self.ended_at: float | None = None
+
+    @contextlib.contextmanager
+    def dispatching(self, key: str, *, is_staged: bool) -> Iterator[None]:
+        """Wraps the engine's own call."""
+        self.key, self.is_staged = key, is_staged
+        self.began_at = time.monotonic()
+        try:
+            yield
+        finally:
+            self.ended_at = time.monotonic()

@@ -1,0 +1,64 @@
+"""Which keys a worker has trained: none is trained twice, whoever asks."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from forebay.wire import UsageError, printable
+
+
+class AlreadyTrainedError(UsageError):
+    """A step was asked for with a key that this worker has trained, or trains now; nothing has changed."""
+
+
+class TrainedKeys:
+    """The keys of a worker's steps.
+
+    Args:
+        remembered: How many trained ones are remembered.
+
+    Attributes:
+        lock: Held while something depends on a key not being trained meanwhile.
+    """
+
+    def __init__(self, remembered: int) -> None:
+        self.lock = threading.RLock()
+        self._remembered = remembered
+        self._keys: dict[str, None] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._keys
+
+    def add(self, key: str) -> None:
+        """Notes that a key was trained; an empty one is none."""
+        with self.lock:
+            if key:
+                self._keys[key] = None
+            while len(self._keys) > self._remembered:
+                del self._keys[next(iter(self._keys))]
+
+    @contextlib.contextmanager
+    def training(self, key: str | None) -> Iterator[None]:
+        """Wraps a step; if that fails its key may come again.
+
+        Raises:
+            AlreadyTrainedError: The key was trained, or is being trained.
+        """
+        if key is None:
+            yield
+            return
+        with self.lock:
+            if key in self._keys:
+                raise AlreadyTrainedError(
+                    f"micro-batch {printable(key)!r} was trained by this worker already, or is being trained",
+                    remedy="a key is trained once; use a new key for a new micro-batch",
+                )
+            self.add(key)
+        try:
+            yield
+        except BaseException:
+            with self.lock:
+                self._keys.pop(key, None)
+            raise

@@ -1,0 +1,61 @@
+"""What a method returned, waited for on the device and made ready to travel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+
+from forebay.wire import Limits, PackedTree, TreeError, TreeRegistry, pack, words_of
+
+from .jax_transfer import WorkOnDevice
+
+
+def wait_for(outputs: Any) -> None:
+    """Waits until the device has made all of it; what was donated to later work is passed over.
+
+    Raises:
+        Exception: Whatever the device's work failed with.
+    """
+    for leaf in jax.tree.leaves(outputs):
+        if not isinstance(leaf, WorkOnDevice) or _is_deleted(leaf):
+            continue
+        try:
+            leaf.block_until_ready()
+        except Exception:
+            if not _is_deleted(leaf):
+                raise
+
+
+def packed(outputs: Any, registry: TreeRegistry, max_bytes: int) -> tuple[PackedTree | None, str]:
+    """Packs what a method returned, or says why it does not travel.
+
+    Args:
+        outputs: A pytree; device arrays in it are fetched.
+        registry: Classes that may occur in it.
+        max_bytes: More stays here: an engine may return all of its gradients.
+
+    Returns:
+        The packed tree, or None and the reason.
+    """
+    leaves = jax.tree.leaves(outputs)
+    nbytes = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray))
+    if nbytes > max_bytes:
+        return None, f"{nbytes} bytes in {len(leaves)} leaves are over the limit of {max_bytes} (max_answer_bytes)"
+    limits = msgspec.structs.replace(Limits(), max_micro_batch_bytes=max_bytes, max_manifest_bytes=max_bytes)
+    try:
+        return pack(jax.tree.map(_fetched, outputs), registry=registry, limits=limits), ""
+    except TreeError as error:
+        return None, str(error)
+    except Exception as error:  # noqa: BLE001 - spread over several processes, or donated just now
+        return None, words_of(error)
+
+
+def _fetched(leaf: Any) -> Any:
+    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
+
+
+def _is_deleted(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and leaf.is_deleted()

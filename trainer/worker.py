@@ -1,0 +1,362 @@
+"""The trainer's worker: calls from orchestrators, around a staged engine."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+
+from forebay.shm import this_peer
+from forebay.sockets import ChunkReceiver, Endpoint, Mailbox, control_frame_limit, only_frame, waking_signals
+from forebay.version import VERSION
+from forebay.wire import (
+    PROTOCOL_VERSION,
+    Call,
+    CallRequest,
+    CallStatus,
+    CancelCall,
+    ClosedError,
+    GetWorkerStatus,
+    Goodbye,
+    Hello,
+    Limits,
+    Message,
+    ProtocolError,
+    Raised,
+    RefusalCode,
+    Refused,
+    Returned,
+    TreeRegistry,
+    UsageError,
+    WorkerStatus,
+    WorkerWelcome,
+    decode_call_request,
+    default_registry,
+    encode_message,
+    printable,
+)
+
+from .call_books import CallBooks, CallLimits
+from .call_record import Address, Answer, CallRecord, LetGo, Receive, Run
+from .call_runner import CallRunner
+from .engine import StagedEngine
+from .inline_payloads import InlinePayloads
+from .quiet_log import tell
+from .worker_methods import EngineMethods
+
+_MESSAGES_PER_TURN = 64
+_LINGER_MS = 2_000
+_MAX_OPTION_BYTES = 1 << 20
+_MAX_PEERS = 4096
+
+
+class TrainerWorker:
+    """Serves calls around a staged engine; a context manager.
+
+    Calls of one method run one after another, in the order in which they are complete. In the mode `stage` the
+    methods `fwd_bwd`, `stage_batch` and `apply_deferred_update` run beside each other and beside all others, so
+    that staging goes on while a step waits for the device; all other methods share one line. None of them runs on
+    the thread that serves: JAX settings that hold for one thread do not reach them.
+
+    Args:
+        engine: The engine. It stays its owner's: close it after this.
+        registry: Classes that may occur in trees.
+        name: Of this worker, for people.
+
+    Raises:
+        HeldError: Another process has the endpoint.
+        HostError: The endpoint cannot be had.
+        SettingError: A setting of the engine's queue is wrong.
+    """
+
+    def __init__(
+        self, engine: StagedEngine, *, registry: TreeRegistry = default_registry, name: str = "trainer"
+    ) -> None:
+        if not isinstance(engine, StagedEngine):
+            raise UsageError("what a worker serves", got=type(engine).__name__, limit="a forebay.StagedEngine")
+        self.settings = engine.queue.settings
+        self._me = this_peer(name)
+        self._epoch = uuid.uuid4().hex
+        self._started_at = time.monotonic()
+        self._limits = Limits(max_micro_batch_bytes=self.settings.inline_max_bytes)
+        self._books = CallBooks(self._epoch, self._call_limits())
+        self._payloads = InlinePayloads(self._books, self._act)
+        self._engine = EngineMethods(engine, self._books.counters)
+        self._runner = CallRunner(
+            self._engine,
+            self._payloads,
+            registry=registry,
+            limits=self._limits,
+            max_answer_bytes=self.settings.max_answer_bytes,
+        )
+        self._stop_at: float | None = None
+        self._has_served = False
+        self._is_closed = False
+        self._mailbox = Mailbox()
+        self._peers: dict[Address, None] = {}
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._bind()
+
+    def _call_limits(self) -> CallLimits:
+        return CallLimits(
+            limits=self._limits,
+            receive_lease_s=self.settings.inline_lease_s,
+            inline_bytes=self.settings.inline_total_bytes,
+            remembered_calls=self.settings.remembered_calls,
+        )
+
+    def _bind(self) -> None:
+        frame = control_frame_limit(self._limits.max_manifest_bytes + _MAX_OPTION_BYTES)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._mailbox.close)
+            undo.callback(self._context.term)
+
+            def bind(name: str, kind: int, frame_bytes: int, high_water: int) -> Endpoint:
+                address = getattr(self.settings, name)
+                endpoint = Endpoint(
+                    self._context,
+                    kind,
+                    address,
+                    setting=name,
+                    peer=self._me,
+                    max_frame_bytes=frame_bytes,
+                    receive_high_water=high_water,
+                )
+                undo.callback(endpoint.close, linger_ms=0)
+                return endpoint
+
+            self._control = bind("worker_endpoint", zmq.ROUTER, frame, 1000)
+            self._data = bind("worker_data_endpoint", zmq.PULL, self._limits.chunk_bytes, 8)
+            self._receiver = ChunkReceiver(self._data.socket, self._payloads)
+            undo.pop_all()
+
+    def __repr__(self) -> str:
+        return f"TrainerWorker({self.endpoint!r}, {self._engine.state}, {len(self._runner.methods)} methods)"
+
+    @property
+    def endpoint(self) -> str:
+        """Where orchestrators call it."""
+        return self._control.address
+
+    def register(self, name: str, function: Callable[..., Any], *, concurrent: bool = False) -> None:
+        """Offers a method of the user's own, before `serve`.
+
+        Args:
+            name: As it is called by.
+            function: Called with the payload, if the call has one, and with the call's options as keyword
+                arguments. What it returns travels like a micro-batch, up to `max_answer_bytes`.
+            concurrent: Whether it may run beside other methods; never beside itself.
+
+        Raises:
+            UsageError: The name is taken or none, or the worker serves already.
+        """
+        if self._has_served:
+            raise UsageError(f"method {name!r} was registered too late", remedy="register it before serve")
+        self._runner.register(name, function, concurrent=concurrent)
+
+    # The loop.
+
+    def serve(self) -> None:
+        """Serves until `stop` is called; on the main thread also until SIGTERM, or Ctrl-C, which raises here.
+
+        Raises:
+            ClosedError: It is closed.
+        """
+        if self._is_closed:
+            raise ClosedError("the worker is closed", remedy="make another one")
+        self._has_served = True
+        tell(logging.INFO, "worker_ready endpoint=%s methods=%s", self.endpoint, ",".join(self._runner.methods))
+        with waking_signals() as signals, _stopped_by_sigterm(self.stop, signals >= 0):
+            poller = zmq.Poller()
+            for source in (self._control.socket, self._data.socket, self._mailbox.fileno(), signals):
+                if source != -1:
+                    poller.register(source, zmq.POLLIN)
+            while not self._is_over():
+                ready = {source for source, _ in poller.poll(self._poll_ms())}
+                if signals in ready:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(signals, 64)
+                self._turn(ready)
+
+    def stop(self) -> None:
+        """Has `serve` return once what runs is over; calls that wait are refused. From any thread or handler."""
+        self._mailbox.post(self._drain)
+
+    def _drain(self) -> None:
+        if self._stop_at is None:
+            now = time.monotonic()
+            self._stop_at = now + self.settings.worker_drain_s
+            self._books.drain(now)
+
+    def _is_over(self) -> bool:
+        if self._stop_at is None:
+            return False
+        return not self._books.is_running or time.monotonic() >= self._stop_at
+
+    def _poll_ms(self) -> int | None:
+        deadlines = (self._books.next_deadline(), self._stop_at)
+        due = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        # Rounded up: waking before the deadline would find nothing to do and spin.
+        return None if due is None else max(0, int((due - time.monotonic()) * 1000) + 1)
+
+    def _turn(self, ready: set[object]) -> None:
+        for event in self._mailbox.take():
+            event()
+        if self._control.socket in ready:
+            self._receive()
+        if self._data.socket in ready:
+            self._receiver.receive()
+        self._books.expire(time.monotonic())
+        self._act()
+
+    def _receive(self) -> None:
+        for _ in range(_MESSAGES_PER_TURN):
+            try:
+                sender, *frames = self._control.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                request = decode_call_request(only_frame(frames))
+            except ProtocolError as error:
+                self._books.counters["refused_bad_request"] += 1
+                tell(logging.WARNING, "unreadable_call reason=%s", error)
+                self._send(sender, Refused(code=RefusalCode.BAD_REQUEST, words=str(error)))
+            else:
+                self._hear(sender, request)
+
+    def _hear(self, sender: Address, request: CallRequest) -> None:
+        now = time.monotonic()
+        match request:
+            case Hello():
+                self._welcome(sender, request)
+            case Call():
+                self._books.call(sender, request, self._lane_of(request.method), now)
+            case CancelCall():
+                self._books.cancel(sender, request, now)
+            case GetWorkerStatus():
+                self._send(sender, self._status(request.id, now))
+        self._act()
+
+    def _lane_of(self, method: str) -> str | None:
+        known = self._runner.methods.get(method)
+        return None if known is None else known.lane
+
+    def _welcome(self, sender: Address, hello: Hello) -> None:
+        if hello.version != PROTOCOL_VERSION:
+            words = f"the caller speaks protocol {hello.version}, the worker {PROTOCOL_VERSION}"
+            self._send(sender, Refused(id=hello.id, code=RefusalCode.VERSION, words=words))
+            return
+        self._peers[sender] = None
+        if len(self._peers) > _MAX_PEERS:
+            del self._peers[next(iter(self._peers))]
+        welcome = WorkerWelcome(
+            id=hello.id,
+            version=PROTOCOL_VERSION,
+            software=VERSION,
+            epoch=self._epoch,
+            peer=self._me,
+            data_endpoint=self._data.address,
+            limits=self._limits,
+            mode=str(self.settings.mode),
+            methods=tuple(self._runner.methods),
+        )
+        self._send(sender, welcome)
+
+    def _status(self, message_id: int, now: float) -> WorkerStatus:
+        return WorkerStatus(
+            id=message_id,
+            software=VERSION,
+            epoch=self._epoch,
+            peer=self._me,
+            uptime_s=now - self._started_at,
+            mode=str(self.settings.mode),
+            state=self._engine.state,
+            failure=printable(self._engine.failure),
+            draining=self._books.draining,
+            calls=tuple(_call_status(call, now) for call in self._books.unfinished),
+            counters=dict(self._books.counters),
+        )
+
+    def _act(self) -> None:
+        while actions := self._books.take_actions():
+            for action in actions:
+                match action:
+                    case Answer(to=to, message=message):
+                        self._send(to, message)
+                    case Receive(call=call):
+                        self._payloads.make_room(call)
+                    case LetGo(payload_number=number):
+                        self._payloads.let_go(number)
+                    case Run(call=call):
+                        self._runner.run(call, functools.partial(self._ended, call))
+
+    def _ended(self, call: CallRecord, answer: Returned | Raised) -> None:
+        self._mailbox.post(lambda: self._books.ended(call, answer, time.monotonic()))
+
+    def _send(self, to: Address, message: Message) -> None:
+        # A caller that is gone, or lets its answers pile up, asks again when it is back.
+        with contextlib.suppress(zmq.Again, zmq.ZMQError):
+            self._control.socket.send_multipart([to, encode_message(message)], zmq.NOBLOCK)
+
+    # The end.
+
+    def close(self) -> None:
+        """Ends it: says goodbye to its callers, and closes the sockets. Nothing is served afterwards.
+
+        What still runs goes on, on its own threads, and nobody hears of it.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._drain()
+        self._act()
+        for peer in self._peers:
+            self._send(peer, Goodbye(kept=False))
+        self._runner.close()
+        self._data.close(linger_ms=0)
+        self._control.close(linger_ms=_LINGER_MS)
+        self._context.term()
+        self._mailbox.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm(stop: Callable[[], None], is_main_thread: bool) -> Iterator[None]:
+    """Has SIGTERM end the loop in order, unless the process has a handler of its own for it."""
+    if not is_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _call_status(call: CallRecord, now: float) -> CallStatus:
+    arrivals = call.arrivals
+    return CallStatus(
+        method=call.method,
+        client=call.id.client,
+        number=call.id.number,
+        state=call.state,
+        since_s=now - call.since,
+        received_bytes=arrivals.received_bytes if arrivals else 0,
+        expected_bytes=arrivals.total_bytes if arrivals else 0,
+    )
