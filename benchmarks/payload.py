@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from forebay.wire import MIB
+from forebay.wire import MIB, Limits, default_registry, describe, flatten
 
 _LAYERS: Final = 60
 _EXPERTS_PER_TOKEN: Final = 10
@@ -39,3 +39,10 @@ def micro_batch(payload_mib: float, seed: int = 0) -> dict[str, Any]:
 def largest_leaf(tree: Any) -> Any:
     """Returns the leaf that has nearly all of the bytes, on the host or on the device."""
     return tree["train_example"]["routed_experts"]
+
+
+def payload_bytes(tree: Any) -> int:
+    """Returns the bytes of a micro-batch on the wire, the gaps between its leaves included."""
+    limits = Limits()
+    layout = describe(flatten(tree, registry=default_registry, limits=limits), limits).layout(limits.chunk_bytes)
+    return sum(span.length for span in layout.spans)

@@ -62,7 +62,7 @@ class TimedEngine:
         self._work: queue.SimpleQueue[tuple[TimedWork, Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="timed-device", daemon=True)
 
-    def fwd_bwd(self, batch: Any, *, key: str) -> TimedWork:
+    def fwd_bwd(self, batch: Any, *, key: str = "") -> TimedWork:
         """Hands a micro-batch to the stand-in."""
         return self._hand_over(key, batch, self._compute_s)
 

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from forebay.wire.errors import ForebayError
 
 COMMANDS = ("serve", "status", "demo", "bench", "version")
-"""Commands in the order in which help lists them; each is a function of its name in the module of its name."""
+"""Commands in the order in which help lists them; each is a function or a group, in the module of its name."""
 
 EXIT_INTERRUPTED = 130
 
@@ -27,8 +27,11 @@ class _CommandsByName(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f".{cmd_name}", __package__)
+        command = getattr(module, cmd_name)
+        if isinstance(command, typer.Typer):
+            return typer.main.get_command(command)
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name)(getattr(module, cmd_name))
+        single.command(cmd_name)(command)
         return typer.main.get_command(single)
 
 

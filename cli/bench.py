@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from forebay.benchmarks.overlap_bench import run as run_overlap
+from forebay.benchmarks.overlap_result import OverlapBenchResult, OverlapBenchSettings
 from forebay.benchmarks.queue_result import QueueBenchResult, QueueBenchSettings
+from forebay.orchestrator_client.timeline import import_pyplot
 from forebay.wire import SettingError, WaitTimeoutError
 
 from .app import EXIT_INTERRUPTED
 
 EXIT_FAILED = 1
 _RUN_S = 3600.0
+R = TypeVar("R")
 
 _WARM_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
@@ -33,24 +37,24 @@ On a CPU the "device's" memory comes from there, and pages that were never touch
 real device's allocator keeps its memory as well.
 """
 
+bench = typer.Typer(help="Measure. Progress goes to standard error.", no_args_is_help=True, rich_markup_mode=None)
 
-class Benchmark(enum.StrEnum):
-    """Which one."""
+PayloadMib = Annotated[float, typer.Option(help="MiB of a micro-batch")]
+Timeline = Annotated[Path | None, typer.Option(help="PNG to draw a timeline into")]
+Json = Annotated[bool, typer.Option("--json", help="end with one JSON object on standard output")]
 
-    QUEUE = "queue"
 
-
-def bench(
-    name: Annotated[Benchmark, typer.Argument(help="queue: the trainer's staging queue")],  # noqa: ARG001
-    payload_mib: Annotated[float, typer.Option(help="MiB of a micro-batch")] = 256.0,
+@bench.command("queue")
+def queue(
+    payload_mib: PayloadMib = 256.0,
     micro_batches: Annotated[int, typer.Option(help="micro-batches of one run")] = 9,
     pairs: Annotated[int, typer.Option(help="runs in each of the two modes, in turn")] = 7,
     pop_transfer_mib: Annotated[float, typer.Option(help="MiB of the transfer beside which is popped")] = 256.0,
     cap: Annotated[int, typer.Option(help="micro-batches on the device beside the running one")] = 1,
-    timeline: Annotated[Path | None, typer.Option(help="PNG to draw the last two runs into")] = None,
-    json: Annotated[bool, typer.Option("--json", help="end with one JSON object on standard output")] = False,
+    timeline: Timeline = None,
+    json: Json = False,
 ) -> None:
-    """Measure. Progress goes to standard error."""
+    """The trainer's staging queue: what it hides, and how much the device holds."""
     settings = QueueBenchSettings(
         payload_mib=payload_mib,
         micro_batches=micro_batches,
@@ -58,13 +62,43 @@ def bench(
         pop_transfer_mib=pop_transfer_mib,
         cap=cap,
     )
+    _check_timeline(timeline)
+    result = _run_queue_bench(settings, timeline)
+    _tell(result, json, _print_queue_table)
+
+
+@bench.command("overlap")
+def overlap(
+    payload_mib: PayloadMib = 48.0,
+    compute_s: Annotated[float, typer.Option(help="seconds of compute of a micro-batch; the rest scales")] = 0.5,
+    steps: Annotated[int, typer.Option(help="steps of a run, of nine micro-batches each")] = 6,
+    wire: Annotated[list[str] | None, typer.Option(help="steady, compressed or trace; default all three")] = None,
+    timeline: Timeline = None,
+    json: Json = False,
+) -> None:
+    """The stage-ahead loop: inline, within the step and across its boundary, beside what a model allows."""
+    given: dict[str, Any] = {"wires": tuple(wire)} if wire else {}
+    settings = OverlapBenchSettings(payload_mib=payload_mib, compute_s=compute_s, steps=steps, **given)
+    _check_timeline(timeline)
+    try:
+        result = run_overlap(settings, timeline, _WARM_MEMORY)
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    _tell(result, json, _print_overlap_table)
+
+
+def _check_timeline(timeline: Path | None) -> None:
     if timeline is not None and (timeline.suffix != ".png" or timeline.is_dir() or not timeline.parent.is_dir()):
         raise SettingError("option --timeline", got=timeline, limit="a .png file in a folder that exists")
-    result = _run_queue_bench(settings, timeline)
-    if json:
+    if timeline is not None:
+        import_pyplot()
+
+
+def _tell(result: R, as_json: bool, print_table: Callable[[R, Console], None]) -> None:
+    if as_json:
         sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
     else:
-        _print_table(result)
+        print_table(result, Console(highlight=False))
 
 
 def _run_queue_bench(settings: QueueBenchSettings, timeline: Path | None) -> QueueBenchResult:
@@ -90,8 +124,7 @@ def _run_queue_bench(settings: QueueBenchSettings, timeline: Path | None) -> Que
     return msgspec.json.decode(done.stdout, type=QueueBenchResult)
 
 
-def _print_table(result: QueueBenchResult) -> None:
-    console = Console(highlight=False)
+def _print_queue_table(result: QueueBenchResult, console: Console) -> None:
     low, high = result.overlap_efficiency_spread
     rows = (
         ("pop_on_device_us_p50", f"{result.pop_on_device_us_p50:.1f}", f"beside a transfer; {result.pops} pops"),
@@ -108,6 +141,36 @@ def _print_table(result: QueueBenchResult) -> None:
     console.print(
         f"{result.pairs} pairs of {result.micro_batches} micro-batches of {result.payload_mib:g} MiB on"
         f" {result.device};\ncopy {result.copy_ms:.1f} ms, compute {result.compute_ms:.1f} ms: {result.compute}"
+    )
+    if result.timeline is not None:
+        console.print(f"timeline in {result.timeline}", markup=False, soft_wrap=True)
+
+
+def _print_overlap_table(result: OverlapBenchResult, console: Console) -> None:
+    table = Table(box=None)
+    for name in ("wire", "schedule"):
+        table.add_column(name)
+    for name in ("total s", "floor s", "over", "idle %", "floor %", "later %", "inline"):
+        table.add_column(name, justify="right")
+    for row in result.rows:
+        table.add_row(
+            row.wire,
+            row.schedule,
+            f"{row.total_s:.2f}",
+            f"{row.floor_s:.2f}",
+            f"{row.over_floor:.3f}",
+            f"{100 * row.idle:.1f}",
+            f"{100 * row.floor_idle:.1f}",
+            f"{100 * row.idle_after_fill:.2f}",
+            str(row.fallbacks),
+        )
+    console.print(table)
+    settings = result.settings
+    console.print(
+        "over: total over floor; floor: the model's; later: idle after the first fill; inline: fallbacks\n"
+        f"{settings.steps} steps of 9 micro-batches of {settings.payload_mib:g} MiB, compute"
+        f" {settings.compute_s:g} s each, on {result.device}\n"
+        f"compute: {result.compute}\nwire: {result.wire}\ncopy: {result.copy}"
     )
     if result.timeline is not None:
         console.print(f"timeline in {result.timeline}", markup=False, soft_wrap=True)
