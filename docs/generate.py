@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from forebay.daemon import Settings
+from forebay.orchestrator_client.ahead_states import AHEAD_TRANSITIONS
+from forebay.orchestrator_client.settings import OrchestratorSettings
 from forebay.shm import HEADER_FIELDS, SLOT_TRANSITIONS
+from forebay.trainer.call_states import CALL_TRANSITIONS
 from forebay.trainer.entry_states import ENTRY_TRANSITIONS
 from forebay.trainer.settings import TrainerSettings
 from forebay.wire import DTYPES, MICRO_BATCH_TRANSITIONS, REFUSAL_MEANINGS, setting_of, variable_of
@@ -47,6 +50,18 @@ def entry_table() -> str:
     return table(("from", "event", "to"), rows)
 
 
+def call_table() -> str:
+    """The life of a call in the trainer's worker."""
+    rows = [(f"`{a}`", e.value, f"`{b}`") for (a, e), b in CALL_TRANSITIONS.items()]
+    return table(("from", "event", "to"), rows)
+
+
+def ahead_table() -> str:
+    """The life of a micro-batch in the stage-ahead loop."""
+    rows = [(f"`{a}`", e.value, f"`{b}`") for (a, e), b in AHEAD_TRANSITIONS.items()]
+    return table(("from", "event", "to"), rows)
+
+
 def slot_layout() -> str:
     """The slot file's header."""
     rows = [
@@ -73,7 +88,16 @@ def settings() -> str:
 
 def trainer_settings() -> str:
     """The trainer's settings, each with its environment variable."""
-    rows = [_setting_row(field, f"`{variable_of(field)}`") for field in dataclasses.fields(TrainerSettings)]
+    return _settings_with_variables(TrainerSettings)
+
+
+def orchestrator_settings() -> str:
+    """The stage-ahead loop's settings, each with its environment variable."""
+    return _settings_with_variables(OrchestratorSettings)
+
+
+def _settings_with_variables(kind: type[Any]) -> str:
+    rows = [_setting_row(field, f"`{variable_of(field)}`") for field in dataclasses.fields(kind)]
     return table(("setting", "environment variable", *SETTING_HEADER), rows)
 
 
@@ -96,6 +120,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "dtypes": dtypes,
     "settings": settings,
     "trainer-settings": trainer_settings,
+    "orchestrator-settings": orchestrator_settings,
+    "call-table": call_table,
+    "ahead-table": ahead_table,
 }
 
 

@@ -25,6 +25,7 @@ from .events import StepDone
 from .inline_payloads import InlinePayloads
 from .quiet_log import tell
 from .step_clock import StepClock
+from .trained_keys import AlreadyTrainedError
 from .travel import packed
 from .worker_methods import EngineMethods, Method, registered
 
@@ -90,7 +91,9 @@ class CallRunner:
             outputs = method.function(*arguments, **options)
             times = self._engine.times(clock) if method.is_step else None
         except BaseException as error:  # noqa: BLE001 - even an exit: it belongs to whoever called
-            return self._raised(method.name, error, began=began or clock.began_at is not None)
+            # One that was trained before must not be taken for one that may be passed again.
+            was_trained = isinstance(error, AlreadyTrainedError)
+            return self._raised(method.name, error, began=began or was_trained or clock.began_at is not None)
         if times is not None:
             StepDone(times).emit()
         value, omitted = packed(outputs, self._registry, self._max_answer_bytes)

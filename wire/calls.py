@@ -139,7 +139,7 @@ class Raised(Message, frozen=True):
         kind: The exception's class.
         words: What it says.
         traceback: As the worker would print it.
-        began: Whether anything may have been handed to the device.
+        began: Whether anything may have been handed to the device, now or for the same key before.
         state: Of the worker, after it.
     """
 
