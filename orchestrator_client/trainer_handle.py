@@ -225,7 +225,7 @@ class TrainerHandle:
         return await self.call("apply_deferred_update", timeout_s=timeout_s, **options)
 
     async def metrics(self) -> dict[str, Any]:
-        """Returns the worker's and its queue's numbers; waits for the methods before it in line."""
+        """Returns the worker's and its queue's numbers."""
         answer: dict[str, Any] = await self.call("metrics", timeout_s=self._timeout_s)
         return answer
 

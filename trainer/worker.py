@@ -64,8 +64,9 @@ class TrainerWorker:
 
     Calls of one method run one after another, in the order in which they are complete. In the mode `stage` the
     methods `fwd_bwd`, `stage_batch` and `apply_deferred_update` run beside each other and beside all others, so
-    that staging goes on while a step waits for the device; all other methods share one line. None of them runs on
-    the thread that serves: JAX settings that hold for one thread do not reach them.
+    that staging goes on while a step waits for the device. `reset_staged` and `metrics` do so in every mode; all
+    other methods share one line. None of them runs on the thread that serves: JAX settings that hold for one thread
+    do not reach them.
 
     Args:
         engine: The engine. It stays its owner's: close it after this.

@@ -79,8 +79,9 @@ class EngineMethods:
             Method("fwd_bwd", self.fwd_bwd, is_concurrent=overlaps, is_step=True),
             Method("stage_batch", self.stage_batch, is_concurrent=overlaps),
             Method("update", functools.partial(self._hand_over, self._engine.engine.update)),
-            Method("reset_staged", self.reset_staged),
-            Method("metrics", self.metrics),
+            # These wait for nothing but the books: a reset must not stand in line behind a long update.
+            Method("reset_staged", self.reset_staged, is_concurrent=True),
+            Method("metrics", self.metrics, is_concurrent=True),
         ]
         deferred = getattr(self._engine.engine, "apply_deferred_update", None)
         if callable(deferred):
