@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,11 @@ def leaf_digests(example: TrainExample[Any]) -> dict[str, str]:
     """
     values = {field.name: getattr(example, field.name) for field in dataclasses.fields(example)}
     return {name: _digest(value) for name, value in values.items()}
+
+
+def tree_digest(arrays: Iterable[Any]) -> str:
+    """Returns one digest of many arrays, in their order."""
+    return xxhash.xxh3_64_hexdigest("\n".join(_digest(array) for array in arrays).encode())
 
 
 def _digest(value: Any) -> str:

@@ -6,29 +6,58 @@ import sys
 
 import msgspec
 
+from forebay.orchestrator_client import Bar
+
 
 class Event(msgspec.Struct, frozen=True, tag_field="event", tag=str.lower):
     """Something that happened in a child process."""
 
 
-class StagedBatch(Event, frozen=True):
-    """The orchestrator staged a micro-batch.
+class PulledBatch(Event, frozen=True):
+    """The orchestrator's source yielded a micro-batch.
 
     Attributes:
         key: Its key.
         payload_bytes: Of all leaves.
-        stage_s: From the offer to the answer that the slot is published, the wait for a free slot included.
     """
 
     key: str
     payload_bytes: int
-    stage_s: float
 
 
-class ConsumedBatch(Event, frozen=True):
-    """The orchestrator heard that a micro-batch was consumed."""
+class TrainedBatch(Event, frozen=True):
+    """The orchestrator heard that the trainer is done with a micro-batch.
+
+    Attributes:
+        key: Its key.
+        step: From 0.
+        loss: Mean over its trained tokens.
+        source: Where the trainer had it from: staged or inline.
+    """
 
     key: str
+    step: int
+    loss: float
+    source: str
+
+
+class TrainedStep(Event, frozen=True):
+    """The orchestrator is done with a step, its update included.
+
+    Attributes:
+        number: From 0.
+        began_at: Monotonic second.
+        metrics: As `TrainStep.metrics` gives them; and of the trainer's queue since the step before, `queue/promotions`
+            and `queue/transfer_s`, the seconds of their copies.
+        fallbacks: Key and reason of each micro-batch that went inline though it was to be staged.
+        spans: Its timeline.
+    """
+
+    number: int
+    began_at: float
+    metrics: dict[str, float]
+    fallbacks: tuple[tuple[str, str], ...]
+    spans: tuple[Bar, ...]
 
 
 class TrainerDevice(Event, frozen=True):
@@ -44,31 +73,9 @@ class TrainerDevice(Event, frozen=True):
 
 
 class Compiled(Event, frozen=True):
-    """The trainer compiled its step for the first micro-batch's shapes."""
+    """The trainer compiled its step for the micro-batches' shapes, before it serves."""
 
     seconds: float
-
-
-class TrainedBatch(Event, frozen=True):
-    """The trainer finished a micro-batch that came through the daemon.
-
-    Attributes:
-        key: Its key.
-        step: From 0.
-        loss: Mean over its trained tokens.
-        host_bytes: Of all leaves, as they lay in the slot.
-        promote_s: The copy from the slot to the device.
-        idle_s: From the one before being ready to this one's dispatch; 0 for the run's first.
-        compute_s: From its dispatch to loss and gradients being ready, the update at a step's end included.
-    """
-
-    key: str
-    step: int
-    loss: float
-    host_bytes: int
-    promote_s: float
-    idle_s: float
-    compute_s: float
 
 
 class ReplayedBatch(Event, frozen=True):
@@ -83,13 +90,15 @@ class Compared(Event, frozen=True):
     Attributes:
         leaves: Arrays and static values compared by digest.
         differences: One line for each thing that is not the same bit for bit, at most a few.
+        parameters: Digest of the parameters after the last step.
     """
 
     leaves: int
     differences: tuple[str, ...]
+    parameters: str
 
 
-AnyEvent = StagedBatch | ConsumedBatch | TrainerDevice | Compiled | TrainedBatch | ReplayedBatch | Compared
+AnyEvent = PulledBatch | TrainedBatch | TrainedStep | TrainerDevice | Compiled | ReplayedBatch | Compared
 
 _DECODER: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 

@@ -1,93 +1,125 @@
-"""What a run of the demonstration comes to."""
+"""What runs of the demonstration come to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from .events import StagedBatch, TrainedBatch
-
-
-class StepSummary(NamedTuple):
-    """One step's figures.
-
-    Attributes:
-        losses: One a micro-batch.
-        payload_bytes: Of all its micro-batches.
-        stage_s: Mean seconds to stage one.
-        promote_s: Mean seconds to promote one.
-        compute_s: Mean seconds that the device worked on one.
-        idle_fraction: Share of the step's time in which the device waited.
-    """
-
-    losses: list[float]
-    payload_bytes: int
-    stage_s: float
-    promote_s: float
-    compute_s: float
-    idle_fraction: float
+from .events import TrainedStep
+from .settings import Mode
 
 
 class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole run, as `forebay demo --json` prints it.
+    """A run in one mode, as `forebay demo --json` prints it.
 
     Attributes:
+        mode: Of the trainer.
         processes: Process id by name.
         device: What computed; the compute is real.
+        wire_gbit_s: The rate that the orchestrator kept to when it sent; 0 for none.
         steps: Optimizer updates.
         micro_batches: Micro-batches of all steps that were trained.
+        staged: Those that the trainer had from the daemon.
+        inline: Those that came with the call in which they were trained.
+        fallbacks: Those that went inline though they were to be staged.
+        fallback_reasons: Key and reason of each of these.
         payload_bytes: Of their leaves, together.
         losses: One list a step.
         bit_identical: Whether leaves, losses, gradients and parameters equal those of the run without Forebay.
         differences: What is not, if anything.
         compared_leaves: Arrays and static values compared by digest.
-        idle_fraction: Device idle from the first dispatch to the last micro-batch being ready.
+        parameters_digest: Of the parameters after the last step.
+        seconds_a_step: Mean, from a step's beginning to its last micro-batch being ready.
+        idle_fraction: Share of that in which the device waited for the next dispatch.
+        step_metrics: Of each step; see `TrainedStep.metrics`.
         daemon_private_mib: Peak of the daemon's anonymous memory while data flowed.
         daemon_private_mib_before: The same before any data.
         leaked_shm: Paths that the run made in shared memory and that outlived it.
+        timeline: The picture that was drawn, if one was.
         seconds: Wall-clock time of the run.
     """
 
+    mode: Mode
     processes: dict[str, int]
     device: str
+    wire_gbit_s: float
     steps: int
     micro_batches: int
+    staged: int
+    inline: int
+    fallbacks: int
+    fallback_reasons: list[tuple[str, str]]
     payload_bytes: int
     losses: list[list[float]]
     bit_identical: bool
     differences: tuple[str, ...]
     compared_leaves: int
+    parameters_digest: str
+    seconds_a_step: float
     idle_fraction: float
+    step_metrics: list[dict[str, float]]
     daemon_private_mib: float
     daemon_private_mib_before: float
     leaked_shm: list[str]
+    timeline: str | None = None
+    seconds: float
+
+    def mean(self, name: str) -> float:
+        """Returns the mean of one of the steps' metrics."""
+        return sum(metrics[name] for metrics in self.step_metrics) / len(self.step_metrics)
+
+
+class CompareResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs in all modes, as `forebay demo --compare --json` prints them.
+
+    Attributes:
+        modes: One run each.
+        bit_identical: Whether each is bit-identical, and all of them with each other.
+        differences: What is not the same in two of them, if anything.
+        leaked_shm: Of all.
+        timeline: The picture that was drawn, if one was.
+        seconds: Wall-clock time of all.
+    """
+
+    modes: list[DemoResult]
+    bit_identical: bool
+    differences: tuple[str, ...]
+    leaked_shm: list[str]
+    timeline: str | None = None
     seconds: float
 
 
-def summarize(trained: Sequence[TrainedBatch], staged: Sequence[StagedBatch]) -> list[StepSummary]:
-    """Adds up a run's events by step."""
-    stage_s = {event.key: event.stage_s for event in staged}
-    steps = sorted({event.step for event in trained})
-    return [_summary([event for event in trained if event.step == step], stage_s) for step in steps]
+class DemoRun(NamedTuple):
+    """A run's result, and its steps with their timelines."""
+
+    result: DemoResult
+    steps: list[TrainedStep]
 
 
-def idle_fraction(trained: Sequence[TrainedBatch]) -> float:
-    """Returns the share of the time in which the device waited for the next dispatch."""
-    idle_s = sum(event.idle_s for event in trained)
-    # From the first dispatch to the last ready, the device either worked or was idle.
-    total_s = idle_s + sum(event.compute_s for event in trained)
-    return idle_s / total_s if total_s else 0.0
+def idle_fraction(steps: Sequence[TrainedStep]) -> float:
+    """Returns the share of the steps' time in which the device waited for the next dispatch."""
+    idle_s, step_s = (sum(step.metrics[f"stage/{name}"] for step in steps) for name in ("idle_s", "step_s"))
+    return idle_s / step_s if step_s else 0.0
 
 
-def _summary(trained: Sequence[TrainedBatch], stage_s: dict[str, float]) -> StepSummary:
-    count = len(trained)
-    return StepSummary(
-        losses=[event.loss for event in trained],
-        payload_bytes=sum(event.host_bytes for event in trained),
-        stage_s=sum(stage_s[event.key] for event in trained) / count,
-        promote_s=sum(event.promote_s for event in trained) / count,
-        compute_s=sum(event.compute_s for event in trained) / count,
-        idle_fraction=idle_fraction(trained),
+def compared(results: Sequence[DemoResult]) -> CompareResult:
+    """Compares runs that differ in nothing but their mode."""
+    found = tuple(line for other in results[1:] for line in _differences(results[0], other))
+    return CompareResult(
+        modes=list(results),
+        bit_identical=not found and all(result.bit_identical for result in results),
+        differences=found,
+        leaked_shm=[path for result in results for path in result.leaked_shm],
+        seconds=sum(result.seconds for result in results),
     )
+
+
+def _differences(one: DemoResult, other: DemoResult) -> Iterator[str]:
+    # As hexadecimal text: -0.0 differs from 0.0.
+    left, right = ([[loss.hex() for loss in step] for step in result.losses] for result in (one, other))
+    if left != right:
+        yield f"losses of {one.mode} differ from those of {other.mode}"
+    if one.parameters_digest != other.parameters_digest:
+        yield f"parameters of {one.mode} differ from those of {other.mode}"

@@ -14,10 +14,12 @@ from typing import TypeVar
 from forebay.daemon import LocalDaemon, local_daemon
 from forebay.wire import MIB, BrokenError
 
-from .events import AnyEvent, Compared, StagedBatch, TrainedBatch, TrainerDevice
+from .batches import key_of
+from .endpoints import Endpoints
+from .events import AnyEvent, Compared, PulledBatch, TrainedBatch, TrainedStep, TrainerDevice
 from .memory_probe import MemoryProbe
-from .result import DemoResult, StepSummary, idle_fraction, summarize
-from .settings import ROW_BYTES, WAIT_S, DemoSettings
+from .result import DemoResult, DemoRun, idle_fraction
+from .settings import WAIT_S, DemoSettings
 from .supervise import Child, ended_badly, events_of
 
 E = TypeVar("E")
@@ -41,13 +43,11 @@ class _Record:
         return found[0]
 
 
-def run_demo(
-    settings: DemoSettings, *, slots: int, on_event: Callable[[AnyEvent], None]
-) -> tuple[DemoResult, list[StepSummary]]:
-    """Runs the demonstration; nothing of it is left when this returns or raises.
+def run_demo(settings: DemoSettings, *, slots: int, on_event: Callable[[AnyEvent], None]) -> DemoRun:
+    """Runs the demonstration in one mode; nothing of it is left when this returns or raises.
 
     Args:
-        settings: What is sent and trained.
+        settings: What is sent and trained, and how.
         slots: Slots of the daemon's pool.
         on_event: Called with each event as it comes.
 
@@ -61,23 +61,26 @@ def run_demo(
         log = Path(folder, "daemon.log")
         # Slots that fit from the start: growing them would be measured as staging. Nothing to drain at the end:
         # by then the orchestrator is gone.
-        slot_bytes = settings.rows * ROW_BYTES + MIB
+        slot_bytes = settings.payload_bytes + MIB
         with local_daemon(slots=slots, slot_initial_bytes=slot_bytes, drain_s=0, log_file=log) as daemon:
             record = _run_children(daemon, settings, log, on_event)
         _check_daemon(daemon, log, may_have_ended=True)
-    return _result(record, settings, _left_over(daemon.pool), time.monotonic() - started)
+    result = _result(record, settings, _left_over(daemon.pool), time.monotonic() - started)
+    return DemoRun(result, record.of(TrainedStep))
 
 
 def _run_children(
     daemon: LocalDaemon, settings: DemoSettings, log: Path, on_event: Callable[[AnyEvent], None]
 ) -> _Record:
     inbox: queue.SimpleQueue[tuple[Child, AnyEvent | None]] = queue.SimpleQueue()
-    commands = {"orchestrator": daemon.control_endpoint, "trainer": daemon.trainer_endpoint}
+    endpoints = Endpoints.in_pool(daemon.pool, control=daemon.control_endpoint, trainer=daemon.trainer_endpoint)
+    arguments = [endpoints.encode(), settings.encode()]
     events = []
     with MemoryProbe(daemon.pid) as memory, contextlib.ExitStack() as stack:
+        stack.callback(endpoints.remove_worker_files)
         children = [
-            stack.enter_context(Child(name, [f"forebay.demo.{name}", endpoint, settings.encode()], inbox))
-            for name, endpoint in commands.items()
+            stack.enter_context(Child(name, [f"forebay.demo.{name}", *arguments], inbox))
+            for name in ("orchestrator", "trainer")
         ]
         processes = {"daemon": daemon.pid} | {child.name: child.process.pid for child in children}
         for event in events_of(children, inbox, timeout_s=WAIT_S, check_others=lambda: _check_daemon(daemon, log)):
@@ -98,26 +101,39 @@ def _left_over(pool: Path) -> list[str]:
     return [str(path) for path in (pool, *pool.rglob("*")) if path.exists()]
 
 
-def _result(
-    record: _Record, settings: DemoSettings, left_over: list[str], seconds: float
-) -> tuple[DemoResult, list[StepSummary]]:
-    trained, staged = record.of(TrainedBatch), record.of(StagedBatch)
+def _result(record: _Record, settings: DemoSettings, left_over: list[str], seconds: float) -> DemoResult:
+    trained, steps = record.of(TrainedBatch), record.of(TrainedStep)
     compared, device = record.one(Compared), record.one(TrainerDevice)
-    steps = summarize(trained, staged)
-    result = DemoResult(
+    return DemoResult(
+        mode=settings.mode,
         processes=record.processes,
         device=f"{device.name} ({device.kind})",
+        wire_gbit_s=settings.wire_gbit_s,
         steps=len(steps),
         micro_batches=len(trained),
-        payload_bytes=sum(event.payload_bytes for event in staged),
-        losses=[step.losses for step in steps],
-        bit_identical=not compared.differences and len(trained) == settings.total,
+        staged=sum(event.source == "staged" for event in trained),
+        inline=sum(event.source == "inline" for event in trained),
+        fallbacks=sum(len(step.fallbacks) for step in steps),
+        fallback_reasons=[fallback for step in steps for fallback in step.fallbacks],
+        payload_bytes=sum(event.payload_bytes for event in record.of(PulledBatch)),
+        losses=[[event.loss for event in trained if event.step == step.number] for step in steps],
+        bit_identical=not compared.differences and _is_as_planned(trained, settings),
         differences=compared.differences,
         compared_leaves=compared.leaves,
-        idle_fraction=idle_fraction(trained),
+        parameters_digest=compared.parameters,
+        seconds_a_step=sum(step.metrics["stage/step_s"] for step in steps) / len(steps),
+        idle_fraction=idle_fraction(steps),
+        step_metrics=[step.metrics for step in steps],
         daemon_private_mib=record.memory.peak_mib,
         daemon_private_mib_before=record.memory.first_mib,
         leaked_shm=left_over,
         seconds=seconds,
     )
-    return result, steps
+
+
+def _is_as_planned(trained: list[TrainedBatch], settings: DemoSettings) -> bool:
+    """Tells whether each micro-batch was trained, once, in its place."""
+    planned = [
+        (step, key_of(step, index)) for step in range(settings.steps) for index in range(settings.micro_batches)
+    ]
+    return [(event.step, event.key) for event in trained] == planned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from typing import Final
 
@@ -26,6 +27,17 @@ ROW_BYTES: Final = ROW_TOKENS * (LAYERS * EXPERTS_PER_TOKEN * 2 + PLAIN_LEAVES *
 QUEUE: Final = "train"
 WAIT_S: Final = 600.0
 """Seconds that any one wait for another process may take."""
+FINISH: Final = "finish"
+"""The worker's method that the orchestrator calls when there is nothing more to train."""
+_GIGABIT_BYTES: Final = 125_000_000
+
+
+class Mode(enum.StrEnum):
+    """What the trainer does with micro-batches that could be staged; see `forebay.StageMode`."""
+
+    OFF = "off"
+    SERIALIZE = "serialize"
+    STAGE = "stage"
 
 
 class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +48,8 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
         micro_batches: Micro-batches a step.
         payload_mib: Least MiB of leaves a micro-batch; it grows the rows.
         seed: Of everything that is drawn.
+        mode: What the trainer does with what could be staged.
+        wire_gbit_s: The rate in Gbit/s that the orchestrator keeps to when it sends; 0 = as fast as it goes.
 
     Raises:
         SettingError: A value is out of range.
@@ -45,17 +59,30 @@ class DemoSettings(msgspec.Struct, frozen=True, kw_only=True):
     micro_batches: int = 9
     payload_mib: float = 16.0
     seed: int = 0
+    mode: Mode = Mode.STAGE
+    wire_gbit_s: float = 1.0
 
     def __post_init__(self) -> None:
         _check("steps", self.steps, 1, 10_000)
         _check("micro_batches", self.micro_batches, 1, 10_000)
         _check("payload_mib", self.payload_mib, 0.01, GIB / MIB)
         _check("seed", self.seed, 0, (1 << 31) - 1)
+        _check("wire_gbit_s", self.wire_gbit_s, 0, 1000)
 
     @property
     def rows(self) -> int:
         """B: rows a micro-batch."""
         return math.ceil(self.payload_mib * MIB / ROW_BYTES)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of all leaves of a micro-batch."""
+        return self.rows * ROW_BYTES
+
+    @property
+    def wire_bytes_per_s(self) -> float:
+        """The rate to keep to; 0 for none."""
+        return self.wire_gbit_s * _GIGABIT_BYTES
 
     @property
     def total(self) -> int:

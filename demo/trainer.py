@@ -1,96 +1,73 @@
-"""The trainer process: trains on what the daemon lends, then again without Forebay, and compares bit for bit.
+"""The trainer process: serves its engine to the orchestrator, then trains without Forebay and compares bit for bit.
 
-Run as `python -m forebay.demo.trainer TRAINER_ENDPOINT SETTINGS`.
+Run as `python -m forebay.demo.trainer ENDPOINTS SETTINGS`.
 """
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 
-from forebay.trainer import Batch, StagingQueue, attach
-from forebay.wire import ProtocolError
+from forebay.trainer import StagedEngine, TrainerSettings, TrainerWorker, attach
 
 from .batches import micro_batches
 from .child import run_child
-from .digests import leaf_digests
-from .events import Compared, Compiled, ReplayedBatch, TrainedBatch, TrainerDevice, emit
+from .digests import tree_digest
+from .endpoints import Endpoints
+from .events import Compared, Compiled, ReplayedBatch, TrainerDevice, emit
 from .loss import rows_of
-from .micro_batch import TrainExample
-from .model import init_params
-from .settings import QUEUE, WAIT_S, DemoSettings
+from .model import Params, init_params
+from .settings import FINISH, QUEUE, DemoSettings
 from .training import TrainingRun, compile_step, differences
 
 
-class StagedTraining:
-    """Trains a run on a queue's micro-batches and reports each of them.
+def compile_ahead(params: Params, settings: DemoSettings) -> float:
+    """Compiles for the run's shapes, on its first micro-batch; returns the seconds of the compiler alone."""
+    _, example = next(micro_batches(settings))
+    return compile_step(params, rows_of(example))
 
-    Args:
-        run: The run, at its start.
-        settings: The demonstration's.
-    """
 
-    def __init__(self, run: TrainingRun, settings: DemoSettings) -> None:
-        self._run = run
-        self._settings = settings
-        self._ready_at: float | None = None
-
-    def train(self, queue: StagingQueue) -> None:
-        """Takes and trains all micro-batches of the demonstration."""
-        with ThreadPoolExecutor(1) as helper:
-            for number in range(self._settings.total):
-                with queue.take(timeout_s=WAIT_S) as batch:
-                    event = self._train_one(batch, number // self._settings.micro_batches, helper)
-                emit(event)
-
-    def _train_one(self, batch: Batch, step: int, helper: ThreadPoolExecutor) -> TrainedBatch:
-        if not isinstance(batch.tree, TrainExample):
-            raise ProtocolError(f"{batch.key} is no TrainExample", got=type(batch.tree).__name__)
-        rows = rows_of(batch.tree)
-        if self._ready_at is None:
-            emit(Compiled(seconds=compile_step(self._run.params, rows)))
-        dispatched_at = time.monotonic()
-        self._run.dispatch(batch.key, rows)
-        batch.dispatched(self._run.record.losses[-1])
-        # Beside the device's work: only what takes longer than that delays the next dispatch, as idle time.
-        digests = helper.submit(leaf_digests, batch.tree)
-        loss = self._run.wait()
-        idle_s = 0.0 if self._ready_at is None else dispatched_at - self._ready_at
-        self._ready_at = time.monotonic()
-        self._run.record.digests.append(digests.result())
-        return TrainedBatch(
-            key=batch.key,
-            step=step,
-            loss=loss,
-            host_bytes=batch.host_bytes,
-            promote_s=batch.promote_s,
-            idle_s=idle_s,
-            compute_s=self._ready_at - dispatched_at,
-        )
+def serve(run: TrainingRun, endpoints: Endpoints, settings: DemoSettings) -> None:
+    """Has the orchestrator train a run, until it says that there is no more."""
+    own = TrainerSettings(
+        stage_batch=settings.mode.value,
+        worker_endpoint=endpoints.worker,
+        worker_data_endpoint=endpoints.worker_data,
+    )
+    queue = attach(QUEUE, endpoint=endpoints.trainer, settings=own)
+    with queue, StagedEngine(run, queue) as engine, TrainerWorker(engine) as worker:
+        worker.register(FINISH, worker.stop)
+        worker.serve()
 
 
 def train_in_process(run: TrainingRun, settings: DemoSettings) -> None:
     """Trains a run on the same micro-batches, made here and never sent anywhere."""
-    for key, example in micro_batches(settings):
-        run.record.digests.append(leaf_digests(example))
-        run.dispatch(key, jax.device_put(rows_of(example)))
-        run.wait()
+    for number, (key, example) in enumerate(micro_batches(settings), 1):
+        jax.block_until_ready(run.fwd_bwd(example))
+        if number % settings.micro_batches == 0:
+            run.update()
         emit(ReplayedBatch(key=key))
 
 
-def main(endpoint: str, settings: DemoSettings) -> None:
+def main(endpoints: Endpoints, settings: DemoSettings) -> None:
     """Runs the trainer to its end."""
     device = jax.devices()[0]
     emit(TrainerDevice(name=str(device), kind=device.device_kind))
     params = init_params(settings.seed)
-    staged, in_process = (TrainingRun(params, settings.micro_batches) for _ in range(2))
-    with attach(QUEUE, endpoint=endpoint) as queue:
-        StagedTraining(staged, settings).train(queue)
-    train_in_process(in_process, settings)
-    leaves = sum(len(digests) for digests in staged.record.digests)
-    emit(Compared(leaves=leaves, differences=differences(staged, in_process)))
+    emit(Compiled(seconds=compile_ahead(params, settings)))
+    with ThreadPoolExecutor(1) as helper:
+        served, in_process = (TrainingRun(params, helper) for _ in range(2))
+        serve(served, endpoints, settings)
+        train_in_process(in_process, settings)
+        leaves = sum(len(digests.result()) for digests in served.record.digests)
+    emit(
+        Compared(
+            leaves=leaves,
+            differences=differences(served, in_process),
+            parameters=tree_digest(jax.tree.leaves(served.params)),
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,15 +1,20 @@
-"""One training run over micro-batches, wherever they come from; and comparing two runs bit for bit."""
+"""The demonstration's engine: one training run, whoever calls it; and comparing two runs bit for bit."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
+from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from .loss import Rows, add_grads, loss_and_grads, updated
+from forebay.wire import ProtocolError
+
+from .digests import leaf_digests
+from .loss import Rows, add_grads, loss_and_grads, rows_of, updated
+from .micro_batch import TrainExample
 from .model import Params
 
 if TYPE_CHECKING:
@@ -35,55 +40,71 @@ class RunRecord:
     """What a run leaves to compare; one item a micro-batch, but for `step_grads`.
 
     Attributes:
-        keys: In the order in which they were trained.
-        digests: From `leaf_digests`.
+        digests: From `leaf_digests`; each may still be under way.
         losses: float32 scalars.
         step_grads: A step's gradients, summed over its micro-batches; one a step.
     """
 
-    keys: list[str] = dataclasses.field(default_factory=list)
-    digests: list[dict[str, str]] = dataclasses.field(default_factory=list)
+    digests: list[Future[dict[str, str]]] = dataclasses.field(default_factory=list)
     losses: list[Float[Array, ""]] = dataclasses.field(default_factory=list)
     step_grads: list[Params] = dataclasses.field(default_factory=list)
 
 
 class TrainingRun:
-    """Trains on one micro-batch after another and records what came out.
+    """Trains on one micro-batch after another: an engine for `StagedEngine`, or to be called as it is.
 
     Args:
         params: To start from.
-        micro_batches: Micro-batches a step.
+        helper: Makes the digests, beside the device's work: they must not delay the next dispatch.
 
     Attributes:
-        params: After the last whole step; not ready before `wait`.
+        params: After the last update.
         record: What came out so far.
     """
 
-    def __init__(self, params: Params, micro_batches: int) -> None:
+    def __init__(self, params: Params, helper: Executor) -> None:
         self.params = params
         self.record = RunRecord()
-        self._micro_batches = micro_batches
+        self._helper = helper
         self._total: Params | None = None
+        self._micro_batches = 0
 
-    def dispatch(self, key: str, rows: Rows) -> None:
-        """Hands a micro-batch to the device; after a step's last one, the update too."""
-        loss, grads = loss_and_grads(self.params, rows)
-        self._total = grads if self._total is None else add_grads(self._total, grads)
-        self.record.keys.append(key)
-        self.record.losses.append(loss)
-        if len(self.record.keys) % self._micro_batches == 0:
-            self.record.step_grads.append(self._total)
-            self.params = updated(self.params, self._total, self._micro_batches)
-            self._total = None
+    def fwd_bwd(self, example: TrainExample[Any]) -> Float[Array, ""]:
+        """Hands a micro-batch's forward and backward pass to the device, and adds up the gradients there.
 
-    def wait(self) -> float:
-        """Blocks until all that was dispatched is done.
+        Args:
+            example: With arrays on the device, or numpy's, which are transferred with the call.
 
         Returns:
-            The last micro-batch's loss.
+            The loss, once the device has made it.
+
+        Raises:
+            ProtocolError: It is something else; nothing was handed over.
         """
-        jax.block_until_ready((self.record.losses[-1], self._total, self.params))
-        return float(self.record.losses[-1])
+        if not isinstance(example, TrainExample):
+            raise ProtocolError("the micro-batch is no TrainExample", got=type(example).__name__)
+        loss, grads = loss_and_grads(self.params, rows_of(example))
+        self._total = grads if self._total is None else add_grads(self._total, grads)
+        self._micro_batches += 1
+        self.record.losses.append(loss)
+        self.record.digests.append(self._helper.submit(leaf_digests, example))
+        return loss
+
+    def update(self) -> Float[Array, " width"]:
+        """Hands the step's update to the device.
+
+        Returns:
+            One of the new parameters, the smallest: it is made when all are.
+
+        Raises:
+            ProtocolError: The step has no micro-batch.
+        """
+        if self._total is None:
+            raise ProtocolError("an update without a micro-batch before it")
+        self.record.step_grads.append(self._total)
+        self.params = updated(self.params, self._total, self._micro_batches)
+        self._total, self._micro_batches = None, 0
+        return self.params.value
 
 
 def differences(first: TrainingRun, second: TrainingRun) -> tuple[str, ...]:
@@ -93,12 +114,13 @@ def differences(first: TrainingRun, second: TrainingRun) -> tuple[str, ...]:
         A line for each, the first few of them.
     """
     one, other = first.record, second.record
-    if one.keys != other.keys:
-        return (f"keys: {one.keys} against {other.keys}",)
+    counts = [(len(record.digests), len(record.step_grads)) for record in (one, other)]
+    if counts[0] != counts[1]:
+        return (f"micro-batches and steps: {counts[0]} against {counts[1]}",)
     found = []
-    for key, left, right in zip(one.keys, one.digests, other.digests, strict=True):
-        unequal = (name for name in left if left[name] != right[name])
-        found += [f"{key} {name}: {left[name]} against {right[name]}" for name in unequal]
+    for number, (left, right) in enumerate(zip(one.digests, other.digests, strict=True)):
+        pairs = [(name, digest, right.result()[name]) for name, digest in left.result().items()]
+        found += [f"micro-batch {number} {name}: {a} against {b}" for name, a, b in pairs if a != b]
     found += _unequal("loss", one.losses, other.losses)
     found += _unequal("gradients", one.step_grads, other.step_grads)
     found += _unequal("parameters", first.params, second.params)

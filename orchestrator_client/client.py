@@ -41,7 +41,8 @@ from .data_endpoint import data_endpoint
 from .pace import Pace
 from .results import Refusal, Staged
 from .sending import Sending, Wire
-from .server_link import Exchange, ServerKind, ServerLink
+from .server_kind import ServerKind
+from .server_link import Exchange, ServerLink
 
 Until = Literal["ready", "on_device", "consumed"]
 

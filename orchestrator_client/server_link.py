@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import zmq
 import zmq.asyncio
@@ -35,35 +34,14 @@ from forebay.wire import (
     WaitTimeoutError,
     Welcome,
     encode_message,
+    printable,
 )
+
+from .server_kind import ServerKind
 
 log = logging.getLogger("forebay.client")
 
 _LINGER_MS = 1_000
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ServerKind:
-    """What a link talks to, and what is said when it does not answer.
-
-    Attributes:
-        name: What it is called.
-        setting: Name of the setting that holds its address; FOREBAY_ and the name in capitals is its variable.
-        start: How to start one.
-        look: Where to look when it takes long.
-        decode: Decodes what it sends; raises ProtocolError.
-    """
-
-    name: str
-    setting: str
-    start: str
-    look: str
-    decode: Callable[[bytes], Message]
-
-    @property
-    def address_remedy(self) -> str:
-        """What to set where its address is wrong."""
-        return f"set {self.setting} (FOREBAY_{self.setting.upper()}) to its address"
 
 
 class Exchange:
@@ -73,7 +51,7 @@ class Exchange:
         self._link = link
         self.request = request
         self.repeats_are_answered = repeats_are_answered
-        self.replies: asyncio.Queue[Message | None] = asyncio.Queue()
+        self.replies: asyncio.Queue[Message | ProtocolError | None] = asyncio.Queue()
 
     async def next(self, deadline: float, what: str) -> Message:
         """Waits for the next answer; repeats the request while there is none.
@@ -85,6 +63,7 @@ class Exchange:
         Raises:
             WaitTimeoutError: No answer in time.
             BrokenError: The server said goodbye, or says nothing at all.
+            ProtocolError: Whoever answers the hello is no such server.
             ClosedError: The client was closed.
         """
         kind = self._link.kind
@@ -108,18 +87,26 @@ class Exchange:
                     await self._link.send(self.request)
                 case Goodbye(kept=True):
                     continue  # another one will adopt the pool, and the repeated request with it
-                case None | Goodbye():
+                case None | Goodbye() | ProtocolError():
                     raise self._ended(reply, what)
                 case _:
                     return reply
 
-    def _ended(self, reply: Goodbye | None, what: str) -> Exception:
-        if reply is None:
-            return ClosedError(f"the client was closed while {what} was awaited")
-        return BrokenError(
-            f"the {self._link.kind.name} at {self._link.endpoint} stopped; still awaited: {what}",
-            remedy=self._link.kind.start,
-        )
+    def _ended(self, reply: Goodbye | ProtocolError | None, what: str) -> Exception:
+        kind, endpoint = self._link.kind, self._link.endpoint
+        match reply:
+            case None:
+                return ClosedError(f"the client was closed while {what} was awaited")
+            case Goodbye():
+                return BrokenError(
+                    f"the {kind.name} at {endpoint} stopped; still awaited: {what}", remedy=kind.start
+                )
+            case ProtocolError():
+                return ProtocolError(
+                    f"what answers at {kind.setting} {endpoint} is no {kind.name}, or one of another version:"
+                    f" {printable(str(reply))}",
+                    remedy=kind.address_remedy,
+                )
 
 
 class ServerLink:
@@ -169,6 +156,7 @@ class ServerLink:
         Raises:
             WaitTimeoutError: Nobody answered; the message names address and setting.
             VersionMismatchError: The server speaks another version; the message names both.
+            ProtocolError: Somebody else answers there.
         """
         try:
             self._socket.connect(self.endpoint)
@@ -249,12 +237,14 @@ class ServerLink:
             zmq.Socket.shadow(self._socket.underlying).send(encode_message(request), zmq.NOBLOCK)
 
     def check_silence(self, what: str) -> None:
-        """Raises BrokenError if nothing was heard for too long.
+        """Raises BrokenError if nothing was heard for too long; a server that never said a word has its timeout.
 
         Silence begins with the first request since the last word; so after one call that found the server gone,
         the next one waits for no more than a repeat.
         """
-        if self._unheard_since is None or time.monotonic() - self._unheard_since < self.silence_s:
+        if self.welcome is None or self._unheard_since is None:
+            return
+        if time.monotonic() - self._unheard_since < self.silence_s:
             return
         silent_s = time.monotonic() - self._unheard_since
         raise BrokenError(
@@ -274,20 +264,24 @@ class ServerLink:
                 reply = self.kind.decode(frame)
             except ProtocolError as error:
                 log.warning("unreadable_answer endpoint=%s reason=%s", self.endpoint, error)
+                if self.welcome is None:
+                    self._tell_all(error)
                 continue
             if isinstance(reply, Goodbye):
-                for exchange in self._exchanges.values():
-                    exchange.replies.put_nowait(reply)
+                self._tell_all(reply)
             elif reply.id in self._exchanges:
                 self._exchanges[reply.id].replies.put_nowait(reply)
+
+    def _tell_all(self, news: Message | ProtocolError | None) -> None:
+        for exchange in self._exchanges.values():
+            exchange.replies.put_nowait(news)
 
     async def close(self) -> None:
         """Closes the connection; last messages get a second to leave."""
         if self._closed:
             return
         self._closed = True
-        for exchange in self._exchanges.values():
-            exchange.replies.put_nowait(None)
+        self._tell_all(None)
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +19,8 @@ from .sending import Wire
 from .server_link import ServerLink
 from .trained import Trained
 from .worker_calls import STEP, WORKER, OnSent, WorkerCalls
+
+log = logging.getLogger("forebay.client")
 
 
 class TrainerHandle:
@@ -106,8 +109,14 @@ class TrainerHandle:
 
     @property
     def stages(self) -> bool:
-        """Whether the trainer takes what is staged; False if its TUNIX_STAGE_BATCH is off."""
-        return self._calls.welcome.mode != "off"
+        """Whether the trainer takes what is staged; False if TUNIX_STAGE_BATCH is off there or no daemon feeds it."""
+        return not self._why_it_stages_nothing()
+
+    def _why_it_stages_nothing(self) -> str:
+        welcome = self._calls.welcome
+        if welcome.mode == "off":
+            return "TUNIX_STAGE_BATCH is off in the trainer"
+        return "" if welcome.is_fed else "the trainer is not attached to a daemon"
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -134,8 +143,8 @@ class TrainerHandle:
             As `StagingClient.stage`. Its bytes may be there all the same: pass the payload with its key then.
         """
         key = key or f"{self._calls.client_id[:12]}/{self._calls.next_number()}"
-        if not self.stages:
-            return Refusal(key, RefusalCode.STAGING_OFF, "TUNIX_STAGE_BATCH is off in the trainer")
+        if words := self._why_it_stages_nothing():
+            return Refusal(key, RefusalCode.STAGING_OFF, words)
         outcome = await self._staging.stage(payload, key=key, queue=self.queue, wait_s=wait_s, timeout_s=timeout_s)
         return outcome if isinstance(outcome, Refusal) else outcome.key
 
@@ -185,8 +194,8 @@ class TrainerHandle:
         returned = await self._calls.run(prepared, timeout_s=timeout_s, on_sent=on_sent)
         if returned.times is None:
             raise ProtocolError("the answer to a step has no times")
-        value = self._calls.value_of(returned)
-        return Trained(value=value, omitted=returned.omitted, **_fields(returned.times))
+        value, omitted = self._calls.value_of(returned)
+        return Trained(value=value, omitted=omitted, **_fields(returned.times))
 
     async def call(self, method: str, payload: Any = None, *, timeout_s: float = 600.0, **options: Any) -> Any:
         """Calls any method of the worker.
@@ -198,14 +207,18 @@ class TrainerHandle:
             **options: Its keyword arguments.
 
         Returns:
-            What it returned, as numpy arrays and static values; None if that is too large to travel.
+            What it returned, as numpy arrays and static values; None, with a warning in the log, if that cannot
+            travel.
 
         Raises:
             As `train_step`.
         """
         prepared = self._calls.prepare(method, payload, options)
         del payload
-        return self._calls.value_of(await self._calls.run(prepared, timeout_s=timeout_s))
+        value, omitted = self._calls.value_of(await self._calls.run(prepared, timeout_s=timeout_s))
+        if omitted:
+            log.warning("answer_omitted method=%s reason=%s", method, omitted)
+        return value
 
     async def stage_batch(self, payload: Any, *, key: str, timeout_s: float = 600.0) -> dict[str, Any]:
         """Stages a payload in the trainer's own process, without a daemon.

@@ -30,6 +30,7 @@ from forebay.wire import (
     Refused,
     RefusedError,
     Returned,
+    TreeError,
     TreeRegistry,
     WorkerStatus,
     WorkerWelcome,
@@ -44,7 +45,8 @@ from .chunk_sender import Payload
 from .data_endpoint import data_endpoint
 from .remote_errors import NotBegunError, RemoteCallError
 from .sending import Sending, Wire
-from .server_link import Exchange, ServerKind, ServerLink
+from .server_kind import ServerKind
+from .server_link import Exchange, ServerLink
 
 WORKER = ServerKind(
     name="trainer worker",
@@ -163,11 +165,17 @@ class WorkerCalls:
             case _:
                 raise _unexpected(method, reply)
 
-    def value_of(self, returned: Returned) -> Any:
-        """Returns what a method returned, or None if it did not travel."""
+    def value_of(self, returned: Returned) -> tuple[Any, str]:
+        """Returns what a method returned; or None, and why it did not travel or cannot be had here."""
         if returned.value is None:
-            return None
-        return unpack(returned.value, registry=self._registry, limits=Limits())
+            return None, returned.omitted
+        # It ran, so whatever is wrong with its value is no error of the call. And the bytes are here already.
+        manifest_bytes = max(len(returned.value.manifest), Limits().max_manifest_bytes)
+        limits = msgspec.structs.replace(Limits(), max_manifest_bytes=manifest_bytes)
+        try:
+            return unpack(returned.value, registry=self._registry, limits=limits), ""
+        except TreeError as error:
+            return None, str(error)
 
     async def status(self, timeout_s: float) -> WorkerStatus:
         """Asks the worker what it does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -16,10 +17,12 @@ from forebay.wire import (
     HeldError,
     Hello,
     HostError,
+    Message,
     Peer,
     ProtocolError,
     SettingError,
     Welcome,
+    decode_call_reply,
     decode_control_reply,
     encode_message,
 )
@@ -140,11 +143,18 @@ def _who_answers(context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
             return "a process that cannot be asked who it is"
         hello = Hello(id=1, version=PROTOCOL_VERSION, peer=this_peer("forebay probe"))
         probe.send(encode_message(hello))
-        if probe.poll(_PROBE_MS):
-            try:
-                answer = decode_control_reply(probe.recv())
-            except ProtocolError:
-                return "a process that does not speak Forebay's protocol"
-            if isinstance(answer, Welcome):
-                return f"{answer.peer.name} pid {answer.peer.pid} on {answer.peer.host}"
-        return "a process that does not answer as a Forebay daemon"
+        if not probe.poll(_PROBE_MS):
+            return "a process that does not answer as a Forebay daemon or worker"
+        return _who_says(probe.recv())
+
+
+def _who_says(frame: bytes) -> str:
+    answer: Message | None = None
+    for decode in (decode_control_reply, decode_call_reply):
+        with contextlib.suppress(ProtocolError):
+            answer = decode(frame)
+    if isinstance(answer, Welcome):
+        return f"{answer.peer.name} pid {answer.peer.pid} on {answer.peer.host}"
+    if answer is None:
+        return "a process that does not speak Forebay's protocol"
+    return "a process that does not answer as a Forebay daemon or worker"

@@ -6,10 +6,9 @@ lost connection and an impatient caller all end with one execution.
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
-from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterable
 
 import msgspec
 
@@ -23,7 +22,6 @@ from forebay.wire import (
     ChunkHeader,
     Granted,
     InProgress,
-    Limits,
     Message,
     Raised,
     RefusalCode,
@@ -34,31 +32,12 @@ from forebay.wire import (
     printable,
 )
 
+from .call_limits import CallLimits
+from .call_memory import CallMemory
 from .call_record import Address, Answer, CallAction, CallRecord, LetGo, Receive, Run
 from .call_states import CallEvent
 
 _MAX_MISSING_RUNS = 1024
-_MAX_CLIENTS = 10_000
-_MAX_ANSWER_MEMORY = 64 << 20
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CallLimits:
-    """What the decisions depend on.
-
-    Attributes:
-        limits: Upper bounds on one payload.
-        receive_lease_s: Silence after which a payload that is being received is given up.
-        inline_bytes: Bytes that payloads of calls that are not over may take together.
-        remembered_calls: Calls that are over whose answers are kept.
-        waiting_calls: Calls that may be there at once and not be over.
-    """
-
-    limits: Limits
-    receive_lease_s: float = 30.0
-    inline_bytes: int = 16 << 30
-    remembered_calls: int = 1024
-    waiting_calls: int = 256
 
 
 class CallBooks:
@@ -74,10 +53,8 @@ class CallBooks:
         self.draining = False
         self._epoch = epoch
         self._limits = limits
-        self._calls: dict[CallId, CallRecord] = {}
-        self._over: OrderedDict[CallId, int] = OrderedDict()
-        self._answer_bytes = 0
-        self._forgotten: OrderedDict[str, int] = OrderedDict()
+        self._unfinished: dict[CallId, CallRecord] = {}
+        self._over = CallMemory(limits.remembered_calls)
         self._receiving: dict[int, CallRecord] = {}
         self._waiting: dict[str, deque[CallRecord]] = {}
         self._running: dict[str, CallRecord] = {}
@@ -90,9 +67,9 @@ class CallBooks:
         return actions
 
     @property
-    def unfinished(self) -> Iterator[CallRecord]:
-        """Yields the calls that are not over."""
-        return (call for call in self._calls.values() if call.state is not CallState.OVER)
+    def unfinished(self) -> Iterable[CallRecord]:
+        """The calls that are not over."""
+        return self._unfinished.values()
 
     @property
     def is_running(self) -> bool:
@@ -110,17 +87,21 @@ class CallBooks:
             lane: Its method's; None if there is no such method.
             now: Monotonic second.
         """
-        known = self._calls.get(request.call)
+        known = self._known(request.call)
         if request.epoch != self._epoch:
             words = "the worker was restarted since; what it had done before is not known here"
             self._refuse(sender, request.id, RefusalCode.OTHER_RUN, words)
         elif known is not None:
             known.sender, known.message_id = sender, request.id
             self._repeat(known, now)
-        elif request.call.number <= self._forgotten.get(request.call.client, 0):
-            self._refuse(sender, request.id, RefusalCode.FORGOTTEN, "this call is over, and was answered before")
+        elif self._over.is_forgotten(request.call):
+            words = "this call is over, and what became of it is not known any more"
+            self._refuse(sender, request.id, RefusalCode.FORGOTTEN, words)
         else:
             self._admit(sender, request, lane, now)
+
+    def _known(self, call: CallId) -> CallRecord | None:
+        return self._unfinished.get(call) or self._over.get(call)
 
     def _repeat(self, call: CallRecord, now: float) -> None:
         self.counters["repeats"] += 1
@@ -141,6 +122,7 @@ class CallBooks:
             sender=sender,
             message_id=request.id,
             since=now,
+            state=CallState.RECEIVING if request.payload else CallState.QUEUED,
             options=request.options,
         )
         if refusal is None and request.payload:
@@ -148,7 +130,7 @@ class CallBooks:
         if refusal is not None:
             self._refuse(sender, request.id, *refusal)
             return
-        self._calls[call.id] = call
+        self._unfinished[call.id] = call
         if call.manifest is None:
             self._enqueue(call, now)
         else:
@@ -159,7 +141,7 @@ class CallBooks:
             return RefusalCode.DRAINING, "the worker is shutting down"
         if lane is None:
             return RefusalCode.UNKNOWN_METHOD, f"the worker has no method {printable(request.method)!r}"
-        if sum(1 for _ in self.unfinished) >= self._limits.waiting_calls:
+        if len(self._unfinished) >= self._limits.waiting_calls:
             return RefusalCode.TOO_MANY_OFFERS, f"{self._limits.waiting_calls} calls wait or run already"
         return None
 
@@ -169,26 +151,28 @@ class CallBooks:
             call.manifest = decode_manifest(encoded, limits)
         except TreeError as error:
             return RefusalCode.BAD_MANIFEST, str(error)
+        layout = call.manifest.layout(limits.chunk_bytes)
+        call.body_bytes = layout.body_bytes
         taken = sum(other.body_bytes for other in self.unfinished)
         if taken + call.body_bytes > self._limits.inline_bytes:
             words = f"{call.body_bytes} bytes beside {taken} of other calls are over {self._limits.inline_bytes}"
             return RefusalCode.INLINE_FULL, words
         self._payloads += 1
         call.payload_number = self._payloads % (1 << 32)
-        call.state = CallState.RECEIVING
         call.deadline = now + self._limits.receive_lease_s
-        spans = call.manifest.layout(limits.chunk_bytes).spans
-        call.arrivals = Arrivals(call.payload_number, 0, secrets.randbits(64), spans)
+        call.arrivals = Arrivals(call.payload_number, 0, secrets.randbits(64), layout.spans)
         return None
 
     def cancel(self, sender: Address, request: CancelCall, now: float) -> None:
         """Has a call not run that nobody waits for; one that runs goes on."""
-        if request.epoch != self._epoch or request.call.number <= self._forgotten.get(request.call.client, 0):
+        if request.epoch != self._epoch:
             return
-        call = self._calls.get(request.call)
+        call = self._known(request.call)
+        if call is None and self._over.is_forgotten(request.call):
+            return
         if call is None:
             # It overtook its call, or that was lost: a repeat that is under way must not run either.
-            call = self._calls[request.call] = CallRecord(request.call, "", "", sender, request.id, now)
+            call = CallRecord(request.call, "", "", sender, request.id, now)
         if call.state in (CallState.RECEIVING, CallState.QUEUED):
             words = "its caller gave it up before it ran"
             self._end(call, CallEvent.CANCEL, Refused(code=RefusalCode.CANCELLED, words=words), now)
@@ -255,6 +239,7 @@ class CallBooks:
     # Running.
 
     def _enqueue(self, call: CallRecord, now: float) -> None:
+        call.complete_at = now
         self._waiting.setdefault(call.lane, deque()).append(call)
         self._start_next(call.lane, now)
 
@@ -281,21 +266,9 @@ class CallBooks:
         if call.state is CallState.QUEUED and call in (waiting := self._waiting.get(call.lane, deque())):
             waiting.remove(call)
         call.end(event, answer, now)
-        self._remember(call, answer)
+        self._unfinished.pop(call.id, None)
+        self._over.add(call)
         self._answer(call, answer)
-
-    def _remember(self, call: CallRecord, answer: Returned | Raised | Refused) -> None:
-        nbytes = answer.value.nbytes if isinstance(answer, Returned) and answer.value is not None else 0
-        self._over[call.id] = nbytes
-        self._answer_bytes += nbytes
-        while len(self._over) > self._limits.remembered_calls or self._answer_bytes > _MAX_ANSWER_MEMORY:
-            old, old_bytes = self._over.popitem(last=False)
-            self._answer_bytes -= old_bytes
-            del self._calls[old]
-            self._forgotten[old.client] = max(old.number, self._forgotten.get(old.client, 0))
-            self._forgotten.move_to_end(old.client)
-            if len(self._forgotten) > _MAX_CLIENTS:
-                self._forgotten.popitem(last=False)
 
     # Time.
 
@@ -303,7 +276,7 @@ class CallBooks:
         """Gives up payloads whose sender fell silent; a repeat of their calls begins anew."""
         for call in [call for call in self._receiving.values() if call.deadline <= now]:
             self.counters["receive_expired"] += 1
-            del self._receiving[call.payload_number], self._calls[call.id]
+            del self._receiving[call.payload_number], self._unfinished[call.id]
             self._actions.append(LetGo(call.payload_number))
 
     def next_deadline(self) -> float | None:

@@ -23,9 +23,11 @@ class CallRecord:
         sender: The latest connection that asked.
         message_id: Of the latest message about it.
         since: Monotonic second of the last move.
-        state: Assigned by `move` alone.
+        state: After its making, assigned by `move` alone.
+        complete_at: Monotonic second from which on it might have run.
         options: Its keyword arguments; None once it is over.
         manifest: Of its payload, if it has one.
+        body_bytes: What the payload takes in memory.
         payload_number: By which its chunks name it.
         arrivals: What has arrived of the payload, while that is received.
         deadline: Monotonic second at which the silence while receiving ends.
@@ -39,8 +41,10 @@ class CallRecord:
     message_id: int
     since: float
     state: CallState = CallState.QUEUED
+    complete_at: float = 0.0
     options: PackedTree | None = None
     manifest: Manifest | None = None
+    body_bytes: int = 0
     payload_number: int = -1
     arrivals: Arrivals | None = None
     deadline: float = 0.0
@@ -48,11 +52,6 @@ class CallRecord:
 
     def __repr__(self) -> str:
         return f"CallRecord({self.method!r}, {self.id.client} {self.id.number}, {self.state})"
-
-    @property
-    def body_bytes(self) -> int:
-        """Bytes that its payload takes in memory."""
-        return 0 if self.manifest is None else self.manifest.layout(1 << 30).body_bytes
 
     def move(self, event: CallEvent, now: float) -> None:
         """Moves it along `CALL_TRANSITIONS`.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forebay.wire import (
+    HostError,
     Limits,
     ProtocolError,
     Raised,
@@ -71,10 +72,13 @@ class CallRunner:
         self.methods[name] = registered(self.methods, name, function, concurrent)
 
     def run(self, call: CallRecord, ended: Callable[[Returned | Raised], None]) -> None:
-        """Runs a call; `ended` is called on its thread."""
+        """Runs a call; `ended` is called on its thread, or on this one if there can be none."""
         method = self.methods[call.method]
-        clock = StepClock()
-        self._crew(concurrent=method.is_concurrent).submit(lambda: ended(self._answer(method, call, clock)))
+        clock = StepClock(call.complete_at)
+        try:
+            self._crew(concurrent=method.is_concurrent).submit(lambda: ended(self._answer(method, call, clock)))
+        except HostError as error:
+            ended(self._raised(method.name, error, began=False))
 
     def _crew(self, *, concurrent: bool) -> Crew:
         if concurrent not in self._crews:
@@ -116,6 +120,8 @@ class CallRunner:
 
     def _raised(self, name: str, error: BaseException, *, began: bool) -> Raised:
         told = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:]
+        # What quotes a file's name may hold characters that no message can.
+        told = told.encode(errors="backslashreplace").decode()
         tell(logging.WARNING, "call_raised method=%s began=%s error=%s", name, began, words_of(error))
         return Raised(
             kind=type(error).__name__,

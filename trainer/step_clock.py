@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+
+def _allow(_key: str) -> None:
+    """Lets any micro-batch be dispatched."""
 
 
 class StepClock:
     """Notes the moments of one `fwd_bwd`, in monotonic seconds.
 
+    Args:
+        asked_at: When the step was asked for; default now.
+
     Attributes:
+        claim: Called with the micro-batch's key before that is dispatched; raises if it must not be.
         key: The micro-batch's, once it is dispatched; empty if it has none.
         is_staged: Whether it was staged.
         asked_at: When the step was asked for.
@@ -18,16 +26,18 @@ class StepClock:
         ended_at: When it had been, well or badly; None before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked_at: float | None = None) -> None:
+        self.claim: Callable[[str], None] = _allow
         self.key = ""
         self.is_staged = False
-        self.asked_at = time.monotonic()
+        self.asked_at = time.monotonic() if asked_at is None else asked_at
         self.began_at: float | None = None
         self.ended_at: float | None = None
 
     @contextlib.contextmanager
     def dispatching(self, key: str, *, is_staged: bool) -> Iterator[None]:
         """Wraps the engine's own call."""
+        self.claim(key)
         self.key, self.is_staged = key, is_staged
         self.began_at = time.monotonic()
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from forebay.wire import UsageError, printable
 
@@ -17,7 +17,7 @@ class TrainedKeys:
     """The keys of a worker's steps.
 
     Args:
-        remembered: How many trained ones are remembered.
+        remembered: How many are remembered.
 
     Attributes:
         lock: Held while something depends on a key not being trained meanwhile.
@@ -31,34 +31,44 @@ class TrainedKeys:
     def __contains__(self, key: str) -> bool:
         return key in self._keys
 
-    def add(self, key: str) -> None:
-        """Notes that a key was trained; an empty one is none."""
-        with self.lock:
-            if key:
-                self._keys[key] = None
-            while len(self._keys) > self._remembered:
-                del self._keys[next(iter(self._keys))]
-
     @contextlib.contextmanager
-    def training(self, key: str | None) -> Iterator[None]:
+    def training(self, key: str | None) -> Iterator[Callable[[str], None]]:
         """Wraps a step; if that fails its key may come again.
+
+        Args:
+            key: Of the step; None if that is known only when it has its micro-batch.
+
+        Yields:
+            What claims the key of the micro-batch before that is trained.
 
         Raises:
             AlreadyTrainedError: The key was trained, or is being trained.
         """
-        if key is None:
-            yield
-            return
-        with self.lock:
-            if key in self._keys:
-                raise AlreadyTrainedError(
-                    f"micro-batch {printable(key)!r} was trained by this worker already, or is being trained",
-                    remedy="a key is trained once; use a new key for a new micro-batch",
-                )
-            self.add(key)
+        claimed: set[str] = set()
+
+        def claim(key: str) -> None:
+            with self.lock:
+                if key in claimed or not key:
+                    return
+                self._add(key)
+                claimed.add(key)
+
+        if key is not None:
+            claim(key)
         try:
-            yield
+            yield claim
         except BaseException:
             with self.lock:
-                self._keys.pop(key, None)
+                for failed in claimed:
+                    self._keys.pop(failed, None)
             raise
+
+    def _add(self, key: str) -> None:
+        if key in self._keys:
+            raise AlreadyTrainedError(
+                f"micro-batch {printable(key)!r} was trained by this worker already, or is being trained",
+                remedy="a key is trained once; use a new key for a new micro-batch",
+            )
+        self._keys[key] = None
+        while len(self._keys) > self._remembered:
+            del self._keys[next(iter(self._keys))]

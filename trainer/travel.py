@@ -40,16 +40,16 @@ def packed(outputs: Any, registry: TreeRegistry, max_bytes: int) -> tuple[Packed
     Returns:
         The packed tree, or None and the reason.
     """
-    leaves = jax.tree.leaves(outputs)
-    nbytes = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray))
-    if nbytes > max_bytes:
-        return None, f"{nbytes} bytes in {len(leaves)} leaves are over the limit of {max_bytes} (max_answer_bytes)"
     limits = msgspec.structs.replace(Limits(), max_micro_batch_bytes=max_bytes, max_manifest_bytes=max_bytes)
     try:
+        leaves = jax.tree.leaves(outputs)
+        nbytes = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray))
+        if nbytes > max_bytes:
+            return None, f"{nbytes} bytes in {len(leaves)} leaves are over {max_bytes} (max_answer_bytes)"
         return pack(jax.tree.map(_fetched, outputs), registry=registry, limits=limits), ""
     except TreeError as error:
         return None, str(error)
-    except Exception as error:  # noqa: BLE001 - spread over several processes, or donated just now
+    except Exception as error:  # noqa: BLE001 - no pytree, spread over several processes, or donated just now
         return None, words_of(error)
 
 

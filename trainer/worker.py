@@ -45,7 +45,8 @@ from forebay.wire import (
     printable,
 )
 
-from .call_books import CallBooks, CallLimits
+from .call_books import CallBooks
+from .call_limits import CallLimits
 from .call_record import Address, Answer, CallRecord, LetGo, Receive, Run
 from .call_runner import CallRunner
 from .engine import StagedEngine
@@ -55,7 +56,8 @@ from .worker_methods import EngineMethods
 
 _MESSAGES_PER_TURN = 64
 _LINGER_MS = 2_000
-_MAX_OPTION_BYTES = 1 << 20
+_PARTS_OF_A_CALL = 3
+"""The payload's manifest, the options' manifest and the options' bytes; none is larger than a manifest may be."""
 _MAX_PEERS = 4096
 
 
@@ -65,8 +67,8 @@ class TrainerWorker:
     Calls of one method run one after another, in the order in which they are complete. In the mode `stage` the
     methods `fwd_bwd`, `stage_batch` and `apply_deferred_update` run beside each other and beside all others, so
     that staging goes on while a step waits for the device. `reset_staged` and `metrics` do so in every mode; all
-    other methods share one line. None of them runs on the thread that serves: JAX settings that hold for one thread
-    do not reach them.
+    other methods share one line. None of them runs on the thread that serves: JAX settings that hold for one
+    thread do not reach them.
 
     Args:
         engine: The engine. It stays its owner's: close it after this.
@@ -116,7 +118,7 @@ class TrainerWorker:
         )
 
     def _bind(self) -> None:
-        frame = control_frame_limit(self._limits.max_manifest_bytes + _MAX_OPTION_BYTES)
+        frame = control_frame_limit(_PARTS_OF_A_CALL * self._limits.max_manifest_bytes)
         with contextlib.ExitStack() as undo:
             undo.callback(self._mailbox.close)
             undo.callback(self._context.term)
@@ -268,6 +270,7 @@ class TrainerWorker:
             data_endpoint=self._data.address,
             limits=self._limits,
             mode=str(self.settings.mode),
+            is_fed=self._engine.is_fed,
             methods=tuple(self._runner.methods),
         )
         self._send(sender, welcome)

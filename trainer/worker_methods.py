@@ -68,6 +68,11 @@ class EngineMethods:
         return WorkerState.FAILED if self._failure else WorkerState.READY
 
     @property
+    def is_fed(self) -> bool:
+        """Whether the engine's queue takes what a daemon lends."""
+        return self._engine.queue.is_fed
+
+    @property
     def failure(self) -> str:
         """Why the state is `failed`."""
         return self._failure
@@ -95,14 +100,14 @@ class EngineMethods:
         """Trains a micro-batch, and returns what the engine did once the device is done with it.
 
         Raises:
-            AlreadyTrainedError: A step with its key has succeeded, or runs.
+            AlreadyTrainedError: A step with its key has succeeded, or runs, whether the key was named or came with
+                the next micro-batch in the queue's order; that one is dropped.
             Exception: As `StagedEngine.fwd_bwd`; or what the engine or the device's work failed with.
         """
         try:
-            with self._trained.training(stage_key):
+            with self._trained.training(stage_key) as stage_clock.claim:
                 outputs = self._engine.fwd_bwd(payload, stage_key, stage_clock=stage_clock, **options)
                 wait_for(outputs)
-            self._trained.add(stage_clock.key)
         except BaseException as error:
             if stage_clock.began_at is not None:
                 self._failed("fwd_bwd", error)
@@ -139,6 +144,8 @@ class EngineMethods:
 
     def _failed(self, what: str, error: BaseException) -> None:
         self._failure = f"{what}: {words_of(error)}"
+        with self._lock:
+            self._device_free_at = time.monotonic()
 
     def stage_batch(self, payload: Any = None, *, key: str, **options: Any) -> dict[str, Any]:
         """Stages a payload in process; a failure is an answer, and leaves the worker as it was."""

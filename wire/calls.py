@@ -7,6 +7,7 @@ does: its manifest in the call, its bytes in chunks.
 from __future__ import annotations
 
 import enum
+from typing import Annotated
 
 import msgspec
 
@@ -23,8 +24,8 @@ class CallId(msgspec.Struct, frozen=True, array_like=True):
         number: From 1, growing with each call of that client.
     """
 
-    client: str
-    number: int
+    client: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    number: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class CallState(enum.StrEnum):
@@ -85,10 +86,12 @@ class WorkerWelcome(Welcome, frozen=True):
 
     Attributes:
         mode: The trainer's `StageMode`.
+        is_fed: Whether the trainer takes what a daemon lends.
         methods: Names of its methods.
     """
 
     mode: str
+    is_fed: bool
     methods: tuple[str, ...]
 
 
