@@ -11,6 +11,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -123,8 +124,9 @@ def run(
     payload = micro_batch(settings.payload_mib)
     slot_bytes = payload_bytes(payload) + 2 * MIB
     with (
+        tempfile.TemporaryDirectory(prefix="forebay-bench-") as folder,
         local_daemon(slots=_STAGED_AHEAD + 2, slot_initial_bytes=slot_bytes, drain_s=0) as daemon,
-        _trainer(daemon, settings, environment) as (trainer, endpoint),
+        _trainer(daemon, folder, settings, environment) as (trainer, endpoint),
     ):
         processes = {"orchestrator": os.getpid(), "daemon": daemon.pid, "trainer": trainer.pid}
         runs, rows, device = asyncio.run(_all(settings, payload, endpoint, daemon.control_endpoint))
@@ -166,9 +168,9 @@ async def _all(
 
 @contextlib.contextmanager
 def _trainer(
-    daemon: LocalDaemon, settings: OverlapBenchSettings, environment: Mapping[str, str]
+    daemon: LocalDaemon, folder: str, settings: OverlapBenchSettings, environment: Mapping[str, str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    words = [daemon.trainer_endpoint, str(daemon.pool), msgspec.json.encode(settings).decode()]
+    words = [daemon.trainer_endpoint, folder, msgspec.json.encode(settings).decode()]
     process = subprocess.Popen(
         [sys.executable, "-m", "forebay.benchmarks.overlap_trainer", *words],
         stdin=subprocess.PIPE,
