@@ -54,7 +54,6 @@ class Lanes:
             return []
         for lane in self._lanes:
             lane.cancel()
-        self.wake()
         ended, running = await asyncio.wait(self._lanes, timeout=timeout_s)
         errors = [(lane.get_name(), lane.exception()) for lane in ended if not lane.cancelled()]
         troubles = [f"{name} ended with {words_of(error)}" for name, error in errors if error is not None]
@@ -66,10 +65,12 @@ class Lanes:
     async def _run(self, wake: asyncio.Event, next_work: Callable[[], Work | None]) -> None:
         # What is cancelled may end in another way than by the cancellation; the lane must end all the same.
         while not self._is_stopping:
-            wake.clear()
-            while (work := next_work()) is not None:
+            work = next_work()
+            if work is None:
+                await wake.wait()
+                wake.clear()
+            else:
                 await work
-            await wake.wait()
 
     def _ended(self, lane: asyncio.Task[None]) -> None:
         if self._is_stopping:

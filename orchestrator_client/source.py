@@ -73,7 +73,7 @@ class KeyBook:
         """
         if not isinstance(key, str):
             raise UsageError(
-                "a micro-batch's key is no text", got=key, limit="text, or empty for one that is made"
+                "a micro-batch's key is no text", got=type(key).__name__, limit="str; empty for one that is made"
             )
         key = key or f"{self._run}/{step:06d}/{index:04d}"
         if any(key in keys for keys in self._keys.values()):

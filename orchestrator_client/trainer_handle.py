@@ -109,7 +109,7 @@ class TrainerHandle:
 
     @property
     def stages(self) -> bool:
-        """Whether the trainer takes what is staged; False if TUNIX_STAGE_BATCH is off there or no daemon feeds it."""
+        """Whether the trainer takes what is staged; False where TUNIX_STAGE_BATCH is off or no daemon feeds it."""
         return not self._why_it_stages_nothing()
 
     def _why_it_stages_nothing(self) -> str:

@@ -38,6 +38,7 @@ from forebay.wire import (
     describe,
     flatten,
     pack,
+    printable,
     unpack,
 )
 
@@ -200,5 +201,5 @@ def _option_limits(limits: Limits) -> Limits:
 
 def _unexpected(method: str, reply: Message) -> Exception:
     if isinstance(reply, Refused):
-        return RefusedError(reply.code, f"{method}: {reply.words}")
+        return RefusedError(reply.code, f"{printable(method)}: {reply.words}")
     return ProtocolError(f"{method} was answered with something else", got=type(reply).__name__)
