@@ -143,6 +143,7 @@ def run(
         compute="a timed wait stands in for the device's compute and for the update",
         wire="loopback, throttled by the sender to the stated times; compressed means half of them",
         copy="device_put is real; a timed wait fills it up to the stated time of a slower link",
+        memory="host memory that glibc keeps when it is freed",
         processes=processes,
         device=device,
         timeline=None if timeline is None else str(timeline),

@@ -96,6 +96,7 @@ class OverlapBenchResult(msgspec.Struct, frozen=True, kw_only=True):
         compute: What stood for the device's compute.
         wire: What stood for the wire.
         copy: What stood for the link to the device.
+        memory: What stood for the device's memory, where that is the host's.
         processes: Name and pid of each process.
         device: Of jax.
         timeline: Where the picture was written, if it was asked for.
@@ -106,6 +107,7 @@ class OverlapBenchResult(msgspec.Struct, frozen=True, kw_only=True):
     compute: str
     wire: str
     copy: str
+    memory: str
     processes: dict[str, int]
     device: str
     timeline: str | None

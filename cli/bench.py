@@ -170,7 +170,7 @@ def _print_overlap_table(result: OverlapBenchResult, console: Console) -> None:
         "over: total over floor; floor: the model's; later: idle after the first fill; inline: fallbacks\n"
         f"{settings.steps} steps of 9 micro-batches of {settings.payload_mib:g} MiB, compute"
         f" {settings.compute_s:g} s each, on {result.device}\n"
-        f"compute: {result.compute}\nwire: {result.wire}\ncopy: {result.copy}"
+        f"compute: {result.compute}\nwire: {result.wire}\ncopy: {result.copy}\nmemory: {result.memory}"
     )
     if result.timeline is not None:
         console.print(f"timeline in {result.timeline}", markup=False, soft_wrap=True)

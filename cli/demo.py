@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,8 +15,8 @@ from rich.console import Console
 from forebay.demo.display import Display
 from forebay.demo.picture import check_timeline, draw_runs
 from forebay.demo.result import CompareResult, DemoResult, DemoRun, compared
-from forebay.demo.run import run_demo
-from forebay.demo.settings import DemoSettings, Mode
+from forebay.demo.run import measure_compute_s, run_demo
+from forebay.demo.settings import WIRE_OVER_COMPUTE, DemoSettings, Mode
 from forebay.demo.tables import print_comparison, print_run, print_timeline
 from forebay.wire import SettingError
 
@@ -39,8 +40,12 @@ def demo(
     micro_batches: Annotated[int, typer.Option(help="micro-batches a step", min=1)] = 9,
     payload_mib: Annotated[float, typer.Option(help="least MiB a micro-batch, up to 1024")] = 16.0,
     wire_gbit_s: Annotated[
-        float, typer.Option(help="Gbit/s that the orchestrator keeps to when it sends; 0 = as fast as it goes")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            help="Gbit/s that the orchestrator keeps to when it sends, 0 = as fast as it goes; default 0,"
+            f" or with --compare what makes the wire take {WIRE_OVER_COMPUTE} of the compute"
+        ),
+    ] = None,
     slots: Annotated[int, typer.Option(help="slots of the daemon's pool", min=1)] = 4,
     seed: Annotated[int, typer.Option(help="seed of all that is drawn", min=0)] = 0,
     timeline: Annotated[
@@ -58,18 +63,30 @@ def demo(
         payload_mib=payload_mib,
         seed=seed,
         mode=mode or Mode.STAGE,
-        wire_gbit_s=wire_gbit_s,
+        wire_gbit_s=wire_gbit_s or 0,
     )
     console = Console(stderr=json, highlight=False)
-    file = _timeline(console, timeline, compare=compare)
-    runs = _run(console, settings, tuple(Mode) if compare else (settings.mode,), slots)
-    result: CompareResult | DemoResult = compared([run.result for run in runs]) if compare else runs[0].result
-    if file is not None:
-        draw_runs(runs, file)
-        result = msgspec.structs.replace(result, timeline=str(file))
+    with _interruptible():
+        file = _timeline(console, timeline, compare=compare)
+        if compare and wire_gbit_s is None:
+            settings = _with_fitting_wire(console, settings)
+        runs = _run(console, settings, tuple(Mode) if compare else (settings.mode,), slots)
+        result: CompareResult | DemoResult = compared([run.result for run in runs]) if compare else runs[0].result
+        if file is not None:
+            draw_runs(runs, file)
+            result = msgspec.structs.replace(result, timeline=str(file))
     _print(console, result, json=json)
     if not result.bit_identical or result.leaked_shm:
         raise typer.Exit(EXIT_FAILED)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.stderr.write("forebay demo: interrupted; all its processes have ended\n")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _timeline(console: Console, asked: Path | None, *, compare: bool) -> Path | None:
@@ -87,16 +104,22 @@ def _timeline(console: Console, asked: Path | None, *, compare: bool) -> Path | 
     return file
 
 
+def _with_fitting_wire(console: Console, settings: DemoSettings) -> DemoSettings:
+    compute_s = measure_compute_s(settings)
+    rate = settings.wire_gbit_s_for(compute_s)
+    console.print(
+        f"A micro-batch's compute takes {compute_s:.2g} s alone. The wire is throttled to\n"
+        f"{rate:.3g} Gbit/s, to take {WIRE_OVER_COMPUTE} of that, as in runs with 5 GB a micro-batch."
+    )
+    return msgspec.structs.replace(settings, wire_gbit_s=rate)
+
+
 def _run(console: Console, settings: DemoSettings, modes: Sequence[Mode], slots: int) -> list[DemoRun]:
     runs = []
-    try:
-        for mode in modes:
-            own = msgspec.structs.replace(settings, mode=mode)
-            with Display(console, own) as display:
-                runs.append(run_demo(own, slots=slots, on_event=display.show))
-    except KeyboardInterrupt:
-        sys.stderr.write("forebay demo: interrupted; all its processes have ended\n")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    for mode in modes:
+        own = msgspec.structs.replace(settings, mode=mode)
+        with Display(console, own) as display:
+            runs.append(run_demo(own, slots=slots, on_event=display.show))
     return runs
 
 

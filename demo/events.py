@@ -47,8 +47,8 @@ class TrainedStep(Event, frozen=True):
     Attributes:
         number: From 0.
         began_at: Monotonic second.
-        metrics: As `TrainStep.metrics` gives them; and of the trainer's queue since the step before, `queue/promotions`
-            and `queue/transfer_s`, the seconds of their copies.
+        metrics: As `TrainStep.metrics` gives them; and of the trainer's queue since the step before,
+            `queue/promotions`, and `queue/transfer_s`, the seconds of their copies.
         fallbacks: Key and reason of each micro-batch that went inline though it was to be staged.
         spans: Its timeline.
     """
@@ -78,6 +78,12 @@ class Compiled(Event, frozen=True):
     seconds: float
 
 
+class Calibrated(Event, frozen=True):
+    """What the device takes for a micro-batch when nothing else goes on."""
+
+    compute_s: float
+
+
 class ReplayedBatch(Event, frozen=True):
     """The trainer made the same micro-batch in process and trained on it without Forebay."""
 
@@ -98,7 +104,9 @@ class Compared(Event, frozen=True):
     parameters: str
 
 
-AnyEvent = PulledBatch | TrainedBatch | TrainedStep | TrainerDevice | Compiled | ReplayedBatch | Compared
+AnyEvent = (
+    PulledBatch | TrainedBatch | TrainedStep | TrainerDevice | Compiled | Calibrated | ReplayedBatch | Compared
+)
 
 _DECODER: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 

@@ -1,6 +1,6 @@
 """The orchestrator process: makes the micro-batches and has the trainer work on them, staged ahead.
 
-Run as `python -m forebay.demo.orchestrator ENDPOINTS SETTINGS`.
+Run as `python -m forebay.demo.orchestrator SETTINGS ENDPOINTS`.
 """
 
 from __future__ import annotations
@@ -9,23 +9,25 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from forebay.orchestrator_client import (
     MicroBatch,
     OrchestratorSettings,
-    SteadyPace,
     StageAhead,
+    SteadyPace,
     TrainerHandle,
     TrainStep,
 )
+from forebay.wire import Array
 
 from .batches import micro_batches
 from .child import run_child
 from .endpoints import Endpoints
 from .events import PulledBatch, TrainedBatch, TrainedStep, emit
+from .micro_batch import TrainExample
 from .settings import FINISH, QUEUE, WAIT_S, DemoSettings
 
 T = TypeVar("T")
@@ -37,9 +39,10 @@ async def train_all(endpoints: Endpoints, settings: DemoSettings) -> None:
     Raises:
         ForebayError: A step or an update failed, or the trainer is gone. What could not be staged goes inline.
     """
+    made = made_ahead(micro_batches(settings))
     async with _handle(endpoints, settings) as trainer:
         before = await _queue_counts(trainer)
-        async with StageAhead(trainer, source(settings), OrchestratorSettings()) as ahead:
+        async with StageAhead(trainer, source(made, settings.micro_batches), OrchestratorSettings()) as ahead:
             async for step in ahead:
                 async for trained in step:
                     loss = float(trained.value)
@@ -79,24 +82,34 @@ def _report(step: TrainStep, queue_counts: dict[str, float]) -> TrainedStep:
     )
 
 
-async def source(settings: DemoSettings) -> AsyncIterator[MicroBatch]:
-    """Yields the run's micro-batches."""
-    async with contextlib.aclosing(made_ahead(micro_batches(settings))) as made:
-        number = 0
+async def source(
+    made: AsyncGenerator[tuple[str, TrainExample[Array]], None], a_step: int
+) -> AsyncIterator[MicroBatch]:
+    """Yields micro-batches for the loop, and reports them.
+
+    Args:
+        made: Key and micro-batch each.
+        a_step: How many are a step.
+    """
+    number = 0
+    async with contextlib.aclosing(made):
         async for key, example in made:
             number += 1
             emit(PulledBatch(key=key, payload_bytes=_array_bytes(example)))
-            yield MicroBatch(example, key=key, ends_step=number % settings.micro_batches == 0)
+            yield MicroBatch(example, key=key, ends_step=number % a_step == 0)
 
 
-def _array_bytes(example: Any) -> int:
+def _array_bytes(example: TrainExample[Array]) -> int:
     values = (getattr(example, field.name) for field in dataclasses.fields(example))
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
-async def made_ahead(items: Iterator[T]) -> AsyncGenerator[T, None]:
-    """Yields each item while the next one is made in a thread, as rollouts go on elsewhere."""
-    upcoming = asyncio.create_task(asyncio.to_thread(next, items, None))
+def made_ahead(items: Iterator[T]) -> AsyncGenerator[T, None]:
+    """Yields each item while the next one is made in a thread, as rollouts go on elsewhere; begins at once."""
+    return _made_ahead(items, asyncio.create_task(asyncio.to_thread(next, items, None)))
+
+
+async def _made_ahead(items: Iterator[T], upcoming: asyncio.Task[T | None]) -> AsyncGenerator[T, None]:
     try:
         while (item := await upcoming) is not None:
             upcoming = asyncio.create_task(asyncio.to_thread(next, items, None))
@@ -105,7 +118,7 @@ async def made_ahead(items: Iterator[T]) -> AsyncGenerator[T, None]:
         upcoming.cancel()
 
 
-def main(endpoints: Endpoints, settings: DemoSettings) -> None:
+def main(settings: DemoSettings, endpoints: Endpoints) -> None:
     """Runs the orchestrator to its end."""
     asyncio.run(train_all(endpoints, settings))
 

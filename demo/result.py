@@ -33,6 +33,8 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
         parameters_digest: Of the parameters after the last step.
         seconds_a_step: Mean, from a step's beginning to its last micro-batch being ready.
         idle_fraction: Share of that in which the device waited for the next dispatch.
+        first_fill_s: The run's first wait, from the first step's beginning to its first dispatch.
+        idle_fraction_after_fill: The share without it.
         step_metrics: Of each step; see `TrainedStep.metrics`.
         daemon_private_mib: Peak of the daemon's anonymous memory while data flowed.
         daemon_private_mib_before: The same before any data.
@@ -59,6 +61,8 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
     parameters_digest: str
     seconds_a_step: float
     idle_fraction: float
+    first_fill_s: float
+    idle_fraction_after_fill: float
     step_metrics: list[dict[str, float]]
     daemon_private_mib: float
     daemon_private_mib_before: float
@@ -98,10 +102,21 @@ class DemoRun(NamedTuple):
     steps: list[TrainedStep]
 
 
-def idle_fraction(steps: Sequence[TrainedStep]) -> float:
-    """Returns the share of the steps' time in which the device waited for the next dispatch."""
+def idle_fraction(steps: Sequence[TrainedStep], left_out_s: float = 0.0) -> float:
+    """Returns the share of the steps' time in which the device waited for the next dispatch.
+
+    Args:
+        steps: All of a run.
+        left_out_s: Seconds of waiting that are not to count at all.
+    """
     idle_s, step_s = (sum(step.metrics[f"stage/{name}"] for step in steps) for name in ("idle_s", "step_s"))
-    return idle_s / step_s if step_s else 0.0
+    return (idle_s - left_out_s) / (step_s - left_out_s) if step_s > left_out_s else 0.0
+
+
+def first_fill_s(steps: Sequence[TrainedStep]) -> float:
+    """Returns the seconds from the first step's beginning to its first dispatch."""
+    first = next(bar for bar in steps[0].spans if bar.lane == "wait")
+    return first.ended_at - first.began_at
 
 
 def compared(results: Sequence[DemoResult]) -> CompareResult:

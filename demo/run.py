@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import queue
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,11 +17,11 @@ from forebay.wire import MIB, BrokenError
 
 from .batches import key_of
 from .endpoints import Endpoints
-from .events import AnyEvent, Compared, PulledBatch, TrainedBatch, TrainedStep, TrainerDevice
+from .events import AnyEvent, Calibrated, Compared, PulledBatch, TrainedBatch, TrainedStep, TrainerDevice
 from .memory_probe import MemoryProbe
-from .result import DemoResult, DemoRun, idle_fraction
+from .result import DemoResult, DemoRun, first_fill_s, idle_fraction
 from .settings import WAIT_S, DemoSettings
-from .supervise import Child, ended_badly, events_of
+from .supervise import Child, Inbox, ended_badly, events_of
 
 E = TypeVar("E")
 
@@ -35,12 +36,6 @@ class _Record:
 
     def of(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
-
-    def one(self, kind: type[E]) -> E:
-        found = self.of(kind)
-        if len(found) != 1:
-            raise BrokenError(f"the trainer reported {len(found)} {kind.__name__} events", limit="1")
-        return found[0]
 
 
 def run_demo(settings: DemoSettings, *, slots: int, on_event: Callable[[AnyEvent], None]) -> DemoRun:
@@ -69,12 +64,25 @@ def run_demo(settings: DemoSettings, *, slots: int, on_event: Callable[[AnyEvent
     return DemoRun(result, record.of(TrainedStep))
 
 
+def measure_compute_s(settings: DemoSettings) -> float:
+    """Returns the seconds that the device takes for a micro-batch when nothing else goes on.
+
+    Raises:
+        ChildError: The process that measures ended badly.
+        WaitTimeoutError: It hangs.
+    """
+    inbox: Inbox = queue.SimpleQueue()
+    with Child("calibration", ["forebay.demo.calibrate", settings.encode()], inbox) as child:
+        events = list(events_of([child], inbox, timeout_s=WAIT_S, check_others=lambda: None))
+    return _one(events, Calibrated).compute_s
+
+
 def _run_children(
     daemon: LocalDaemon, settings: DemoSettings, log: Path, on_event: Callable[[AnyEvent], None]
 ) -> _Record:
-    inbox: queue.SimpleQueue[tuple[Child, AnyEvent | None]] = queue.SimpleQueue()
+    inbox: Inbox = queue.SimpleQueue()
     endpoints = Endpoints.in_pool(daemon.pool, control=daemon.control_endpoint, trainer=daemon.trainer_endpoint)
-    arguments = [endpoints.encode(), settings.encode()]
+    arguments = [settings.encode(), endpoints.encode()]
     events = []
     with MemoryProbe(daemon.pid) as memory, contextlib.ExitStack() as stack:
         stack.callback(endpoints.remove_worker_files)
@@ -87,6 +95,13 @@ def _run_children(
             events.append(event)
             on_event(event)
     return _Record(processes, events, memory)
+
+
+def _one(events: list[AnyEvent], kind: type[E]) -> E:
+    found = [event for event in events if isinstance(event, kind)]
+    if len(found) != 1:
+        raise BrokenError(f"the processes reported {len(found)} {kind.__name__} events", limit="1")
+    return found[0]
 
 
 def _check_daemon(daemon: LocalDaemon, log: Path, *, may_have_ended: bool = False) -> None:
@@ -103,7 +118,8 @@ def _left_over(pool: Path) -> list[str]:
 
 def _result(record: _Record, settings: DemoSettings, left_over: list[str], seconds: float) -> DemoResult:
     trained, steps = record.of(TrainedBatch), record.of(TrainedStep)
-    compared, device = record.one(Compared), record.one(TrainerDevice)
+    compared, device = _one(record.events, Compared), _one(record.events, TrainerDevice)
+    differences = (*compared.differences, *_disorder(trained, settings))
     return DemoResult(
         mode=settings.mode,
         processes=record.processes,
@@ -117,12 +133,14 @@ def _result(record: _Record, settings: DemoSettings, left_over: list[str], secon
         fallback_reasons=[fallback for step in steps for fallback in step.fallbacks],
         payload_bytes=sum(event.payload_bytes for event in record.of(PulledBatch)),
         losses=[[event.loss for event in trained if event.step == step.number] for step in steps],
-        bit_identical=not compared.differences and _is_as_planned(trained, settings),
-        differences=compared.differences,
+        bit_identical=not differences,
+        differences=differences,
         compared_leaves=compared.leaves,
         parameters_digest=compared.parameters,
         seconds_a_step=sum(step.metrics["stage/step_s"] for step in steps) / len(steps),
         idle_fraction=idle_fraction(steps),
+        first_fill_s=first_fill_s(steps),
+        idle_fraction_after_fill=idle_fraction(steps, left_out_s=first_fill_s(steps)),
         step_metrics=[step.metrics for step in steps],
         daemon_private_mib=record.memory.peak_mib,
         daemon_private_mib_before=record.memory.first_mib,
@@ -131,9 +149,7 @@ def _result(record: _Record, settings: DemoSettings, left_over: list[str], secon
     )
 
 
-def _is_as_planned(trained: list[TrainedBatch], settings: DemoSettings) -> bool:
-    """Tells whether each micro-batch was trained, once, in its place."""
-    planned = [
-        (step, key_of(step, index)) for step in range(settings.steps) for index in range(settings.micro_batches)
-    ]
-    return [(event.step, event.key) for event in trained] == planned
+def _disorder(trained: list[TrainedBatch], settings: DemoSettings) -> Iterator[str]:
+    places = itertools.product(range(settings.steps), range(settings.micro_batches))
+    if [(event.step, event.key) for event in trained] != [(step, key_of(step, index)) for step, index in places]:
+        yield f"{len(trained)} micro-batches were trained, not {settings.total}, or not in their order"

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,9 @@ _TICK_S = 0.2
 _EXIT_S = 30.0
 _KEPT_LINES = 20
 _SHOWN_LINES = 3
+
+Inbox: TypeAlias = "queue.SimpleQueue[tuple[Child, AnyEvent | None]]"
+"""Events of children, with None after a child's last."""
 
 
 class ChildError(BrokenError):
@@ -37,9 +40,7 @@ class Child:
         inbox: Where its events go; None after the last.
     """
 
-    def __init__(
-        self, name: str, arguments: Sequence[str], inbox: queue.SimpleQueue[tuple[Child, AnyEvent | None]]
-    ) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], inbox: Inbox) -> None:
         self.name = name
         self.over = False
         self._inbox = inbox
@@ -115,7 +116,7 @@ class Child:
 
 def events_of(
     children: Sequence[Child],
-    inbox: queue.SimpleQueue[tuple[Child, AnyEvent | None]],
+    inbox: Inbox,
     *,
     timeout_s: float,
     check_others: Callable[[], None],

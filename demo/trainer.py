@@ -1,6 +1,6 @@
-"""The trainer process: serves its engine to the orchestrator, then trains without Forebay and compares bit for bit.
+"""The trainer process: serves its engine, then trains without Forebay and compares the two bit for bit.
 
-Run as `python -m forebay.demo.trainer ENDPOINTS SETTINGS`.
+Run as `python -m forebay.demo.trainer SETTINGS ENDPOINTS`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def train_in_process(run: TrainingRun, settings: DemoSettings) -> None:
         emit(ReplayedBatch(key=key))
 
 
-def main(endpoints: Endpoints, settings: DemoSettings) -> None:
+def main(settings: DemoSettings, endpoints: Endpoints) -> None:
     """Runs the trainer to its end."""
     device = jax.devices()[0]
     emit(TrainerDevice(name=str(device), kind=device.device_kind))

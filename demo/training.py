@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jaxtyping import Array, Float
 
 _SHOWN_DIFFERENCES = 8
+_MEASURE_S = 2.0
 
 
 def compile_step(params: Params, rows: Rows) -> float:
@@ -33,6 +34,16 @@ def compile_step(params: Params, rows: Rows) -> float:
     loss_and_grads.lower(params, rows).compile()
     jax.block_until_ready(updated(params, add_grads(params, params), 1))
     return time.monotonic() - started
+
+
+def measure_compute(params: Params, rows: Rows) -> float:
+    """Returns the seconds of a micro-batch's compute: of a few the shortest, since what else runs adds to it."""
+    seconds: list[float] = []
+    while not seconds or sum(seconds) < _MEASURE_S:
+        began_at = time.monotonic()
+        jax.block_until_ready(loss_and_grads(params, rows))
+        seconds.append(time.monotonic() - began_at)
+    return min(seconds)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,6 +94,7 @@ class TrainingRun:
         """
         if not isinstance(example, TrainExample):
             raise ProtocolError("the micro-batch is no TrainExample", got=type(example).__name__)
+        loss: Array
         loss, grads = loss_and_grads(self.params, rows_of(example))
         self._total = grads if self._total is None else add_grads(self._total, grads)
         self._micro_batches += 1
@@ -90,11 +102,11 @@ class TrainingRun:
         self.record.digests.append(self._helper.submit(leaf_digests, example))
         return loss
 
-    def update(self) -> Float[Array, " width"]:
+    def update(self) -> Params:
         """Hands the step's update to the device.
 
         Returns:
-            One of the new parameters, the smallest: it is made when all are.
+            The new parameters, once the device has made them.
 
         Raises:
             ProtocolError: The step has no micro-batch.
@@ -104,7 +116,7 @@ class TrainingRun:
         self.record.step_grads.append(self._total)
         self.params = updated(self.params, self._total, self._micro_batches)
         self._total, self._micro_batches = None, 0
-        return self.params.value
+        return self.params
 
 
 def differences(first: TrainingRun, second: TrainingRun) -> tuple[str, ...]:

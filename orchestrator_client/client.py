@@ -160,11 +160,18 @@ class StagingClient:
                 await self._link.send(offer)
                 reply = await self._fill(exchange, payload, started + timeout_s, key)
         except BaseException:
-            self._link.send_last(Abandon(id=self._link.new_id(), queue=queue, key=key, attempt=offer.attempt))
+            self._abandon(offer)
             raise
         if isinstance(reply, Refused):
+            if exchange.repeats:
+                # A repeat that is on its way may find room, and would hold a slot that nobody fills.
+                self._abandon(offer)
             return Refusal(key, reply.code, reply.words)
         return Staged(key, payload.manifest.payload_bytes, time.monotonic() - started, reply.state)
+
+    def _abandon(self, offer: Offer) -> None:
+        abandon = Abandon(id=self._link.new_id(), queue=offer.queue, key=offer.key, attempt=offer.attempt)
+        self._link.send_last(abandon)
 
     async def wait(
         self, key: str, *, queue: str = "train", until: Until = "consumed", timeout_s: float = 600.0

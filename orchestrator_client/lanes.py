@@ -73,7 +73,7 @@ class Lanes:
                 await work
 
     def _ended(self, lane: asyncio.Task[None]) -> None:
+        error = None if lane.cancelled() else lane.exception()
         if self._is_stopping:
             return
-        error = None if lane.cancelled() else lane.exception()
         self._broke(error or BrokenError(f"what the {lane.get_name()} did was cancelled, not by the loop"))

@@ -23,7 +23,9 @@ class RemoteCallError(RemoteError):
     """
 
     def __init__(self, method: str, raised: Raised) -> None:
-        super().__init__(f"{method} raised in the trainer's worker, which is {raised.state}: {raised.words}")
+        super().__init__(
+            f"{method} raised in the trainer's worker, which is {raised.state}: {printable(raised.words)}"
+        )
         self.method = method
         self.kind = raised.kind
         self.words = raised.words

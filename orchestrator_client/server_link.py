@@ -52,6 +52,9 @@ class Exchange:
         self.request = request
         self.repeats_are_answered = repeats_are_answered
         self.replies: asyncio.Queue[Message | ProtocolError | None] = asyncio.Queue()
+        self.repeats = 0
+        self._words_heard = 0
+        self._unanswered = 0
 
     async def next(self, deadline: float, what: str) -> Message:
         """Waits for the next answer; repeats the request while there is none.
@@ -77,9 +80,7 @@ class Exchange:
                 async with asyncio.timeout(patience):
                     reply = await self.replies.get()
             except TimeoutError:
-                if self.repeats_are_answered:
-                    self._link.check_silence(what)
-                await self._link.send(self.request)
+                await self._repeat(what)
                 continue
             match reply:
                 case Refused(code=RefusalCode.HELLO_FIRST):
@@ -91,6 +92,20 @@ class Exchange:
                     raise self._ended(reply, what)
                 case _:
                     return reply
+
+    async def _repeat(self, what: str) -> None:
+        """Says the request again, unless the server is silent.
+
+        Repeats are counted, not seconds: if this process itself was busy for long, none was sent meanwhile.
+        """
+        link = self._link
+        if self._words_heard != link.words_heard:
+            self._words_heard, self._unanswered = link.words_heard, 0
+        if self.repeats_are_answered and self._unanswered > 0:
+            link.check_silence(self._unanswered * link.retry_s, what)
+        await link.send(self.request)
+        self.repeats += 1
+        self._unanswered += 1
 
     def _ended(self, reply: Goodbye | ProtocolError | None, what: str) -> Exception:
         kind, endpoint = self._link.kind, self._link.endpoint
@@ -117,8 +132,11 @@ class ServerLink:
         endpoint: Where it listens.
         name: Of this client, for people.
         retry_s: Seconds without an answer after which a request is repeated.
-        silence_s: Seconds in which nothing is heard though something was asked, after which the server is taken to
-            be gone; only where it answers repeats at once.
+        silence_s: Seconds in which repeats are not answered, after which the server is taken to be gone; only
+            where it answers them at once.
+
+    Attributes:
+        words_heard: Messages that came from the server.
     """
 
     def __init__(
@@ -128,7 +146,8 @@ class ServerLink:
         self.endpoint = endpoint
         self.retry_s = retry_s
         self.silence_s = silence_s
-        self._unheard_since: float | None = None
+        self.words_heard = 0
+        self._seems_gone = False
         self.welcome: Welcome | None = None
         self._peer = this_peer(name)
         self._ids = itertools.count(1)
@@ -223,9 +242,6 @@ class ServerLink:
     async def send(self, request: Message) -> None:
         """Sends a request once, if there is room: with a server that is away this long, its repeat will do."""
         self._check_open()
-        exchange = self._exchanges.get(request.id)
-        if self._unheard_since is None and exchange is not None and exchange.repeats_are_answered:
-            self._unheard_since = time.monotonic()
         with contextlib.suppress(zmq.Again):
             await self._socket.send(encode_message(request), zmq.NOBLOCK)
 
@@ -233,22 +249,20 @@ class ServerLink:
         """Sends a request whose answer nobody waits for, also while the calling task is being cancelled."""
         if self._closed:
             return
-        with contextlib.suppress(zmq.Again):
-            zmq.Socket.shadow(self._socket.underlying).send(encode_message(request), zmq.NOBLOCK)
+        # By the socket of asyncio, which looks for answers again after each send; with NOBLOCK it is over at once.
+        sent = asyncio.ensure_future(self._socket.send(encode_message(request), zmq.NOBLOCK))
+        sent.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def check_silence(self, what: str) -> None:
+    def check_silence(self, silent_s: float, what: str) -> None:
         """Raises BrokenError if nothing was heard for too long; a server that never said a word has its timeout.
 
-        Silence begins with the first request since the last word; so after one call that found the server gone,
-        the next one waits for no more than a repeat.
+        After one call that found the server gone, the next one waits for no more than a repeat.
         """
-        if self.welcome is None or self._unheard_since is None:
+        if self.welcome is None or (silent_s < self.silence_s and not self._seems_gone):
             return
-        if time.monotonic() - self._unheard_since < self.silence_s:
-            return
-        silent_s = time.monotonic() - self._unheard_since
+        self._seems_gone = True
         raise BrokenError(
-            f"no word from the {self.kind.name} at {self.endpoint} for {silent_s:.0f} s; still awaited: {what}",
+            f"no word from the {self.kind.name} at {self.endpoint} for {silent_s:.1f} s; still awaited: {what}",
             remedy=f"see whether it lives; {self.kind.start}",
         )
 
@@ -259,7 +273,8 @@ class ServerLink:
     async def _read(self) -> None:
         while True:
             frame = await self._socket.recv()
-            self._unheard_since = None
+            self.words_heard += 1
+            self._seems_gone = False
             try:
                 reply = self.kind.decode(frame)
             except ProtocolError as error:
@@ -282,8 +297,10 @@ class ServerLink:
             return
         self._closed = True
         self._tell_all(None)
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
-        self._socket.close()
-        await asyncio.to_thread(self._context.term)
+        try:
+            if self._reader is not None:
+                self._reader.cancel()
+                await asyncio.gather(self._reader, return_exceptions=True)
+        finally:
+            self._socket.close()
+            await asyncio.to_thread(self._context.term)

@@ -10,8 +10,8 @@ from typing import Any, Final
 from forebay.wire import SettingError, UsageError
 
 LANES: Final = (
-    *("pull", "stage", "stage_batch", "wire", "transfer", "copy"),
-    *("wait", "dispatch", "fwd_bwd", "device", "update"),
+    *("pull", "stage", "stage_batch", "transfer"),
+    *("wait", "dispatch", "fwd_bwd", "device"),
 )
 """The known ones, from the first thing that happens to a micro-batch to the last; others come below."""
 _WIDTH_INCHES: Final = 11

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
@@ -63,6 +65,7 @@ class TrainerHandle:
         self.queue = queue
         self._timeout_s = timeout_s
         self._lend_timeout_s = lend_timeout_s
+        self._is_staging = False
         self._link = ServerLink(
             WORKER,
             endpoint or default_endpoint("worker"),
@@ -89,7 +92,8 @@ class TrainerHandle:
     async def __aenter__(self) -> Self:
         try:
             await self._link.connect(self._timeout_s)
-            if self.stages:
+            self._is_staging = not self._why_it_stages_nothing()
+            if self._is_staging:
                 await self._staging.__aenter__()
         except BaseException:
             await self.close()
@@ -103,14 +107,15 @@ class TrainerHandle:
 
     async def close(self) -> None:
         """Closes the connections; a second call does nothing."""
-        await self._staging.close()
-        await self._wire.close()
-        await self._link.close()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._link.close)
+            stack.push_async_callback(self._wire.close)
+            stack.push_async_callback(self._staging.close)
 
     @property
     def stages(self) -> bool:
         """Whether the trainer takes what is staged; False where TUNIX_STAGE_BATCH is off or no daemon feeds it."""
-        return not self._why_it_stages_nothing()
+        return self._is_staging
 
     def _why_it_stages_nothing(self) -> str:
         welcome = self._calls.welcome
@@ -143,8 +148,8 @@ class TrainerHandle:
             As `StagingClient.stage`. Its bytes may be there all the same: pass the payload with its key then.
         """
         key = key or f"{self._calls.client_id[:12]}/{self._calls.next_number()}"
-        if words := self._why_it_stages_nothing():
-            return Refusal(key, RefusalCode.STAGING_OFF, words)
+        if not self._is_staging:
+            return Refusal(key, RefusalCode.STAGING_OFF, self._why_it_stages_nothing())
         outcome = await self._staging.stage(payload, key=key, queue=self.queue, wait_s=wait_s, timeout_s=timeout_s)
         return outcome if isinstance(outcome, Refusal) else outcome.key
 
@@ -154,11 +159,14 @@ class TrainerHandle:
         Raises:
             ForebayError: One of the two did not answer; the other was asked all the same.
         """
-        async with contextlib.AsyncExitStack() as both:
-            # In this order, so that the trainer is lent nothing more; and each although the other fails.
-            both.push_async_callback(self.call, "reset_staged", timeout_s=self._timeout_s)
-            if self.stages:
-                await self._staging.reset(self.queue)
+        resets: list[Coroutine[Any, Any, Any]] = [self.call("reset_staged", timeout_s=self._timeout_s)]
+        if self._is_staging:
+            resets.append(self._staging.reset(self.queue))
+        for outcome in await asyncio.gather(*resets, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        # The trainer may have been lent something between the two.
+        await self.call("reset_staged", timeout_s=self._timeout_s)
 
     # Calls.
 

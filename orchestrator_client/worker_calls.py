@@ -123,14 +123,19 @@ class WorkerCalls:
                     await self._link.send(call)
                     reply = await self._follow(exchange, prepared, deadline, on_sent)
         except BaseException:
-            # Whoever gives up must not be trained behind their back; what runs already goes on.
-            cancel = CancelCall(id=self._link.new_id(), epoch=call.epoch, call=call.call)
-            self._link.send_last(cancel)
+            self._cancel(call)
             raise
+        if isinstance(reply, Refused) and exchange.repeats:
+            # A repeat that is on its way may find room, and would run.
+            self._cancel(call)
         if isinstance(reply, Refused) and reply.code is RefusalCode.OTHER_RUN:
             with contextlib.suppress(ForebayError):
                 await self._link.say_hello(deadline)
         return self._outcome(call.method, reply)
+
+    def _cancel(self, call: Call) -> None:
+        """Takes a call back: who gives up must not be trained behind their back. What runs already goes on."""
+        self._link.send_last(CancelCall(id=self._link.new_id(), epoch=call.epoch, call=call.call))
 
     async def _follow(
         self, exchange: Exchange, prepared: PreparedCall, deadline: float, on_sent: OnSent | None
@@ -196,7 +201,9 @@ class PreparedCall:
 
 
 def _option_limits(limits: Limits) -> Limits:
-    return msgspec.structs.replace(limits, max_micro_batch_bytes=limits.max_manifest_bytes)
+    return msgspec.structs.replace(
+        limits, max_micro_batch_bytes=limits.max_manifest_bytes, size_setting="max_manifest_bytes"
+    )
 
 
 def _unexpected(method: str, reply: Message) -> Exception:

@@ -3,6 +3,15 @@
 from .chunk_receiver import ChunkReceiver, Chunks
 from .endpoint import Endpoint, control_frame_limit, only_frame
 from .mailbox import Mailbox
-from .signals import waking_signals
+from .signals import stopped_by_sigterm, waking_signals
 
-__all__ = ["ChunkReceiver", "Chunks", "Endpoint", "Mailbox", "control_frame_limit", "only_frame", "waking_signals"]
+__all__ = [
+    "ChunkReceiver",
+    "Chunks",
+    "Endpoint",
+    "Mailbox",
+    "control_frame_limit",
+    "only_frame",
+    "stopped_by_sigterm",
+    "waking_signals",
+]

@@ -66,6 +66,9 @@ class Endpoint:
         self._lock = _claim_ipc(address, setting, peer) if address.startswith("ipc://") else None
         self.socket = context.socket(kind)
         try:
+            # Before it is bound, since each connection takes it over: one that is lost with answers unsent would
+            # otherwise keep them, and the context from ending, for ever. `close` gives those of the others time.
+            self.socket.linger = 0
             self.socket.maxmsgsize = max_frame_bytes
             self.socket.rcvhwm = receive_high_water
             self.socket.heartbeat_ivl = HEARTBEAT_MS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -16,6 +16,8 @@ class Mailbox:
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        # A number that was closed may be another file's already. Reentrant: a handler may come in the middle.
+        self._lock = threading.RLock()
 
     def fileno(self) -> int:
         """Returns the descriptor that is readable while there are events."""
@@ -24,8 +26,9 @@ class Mailbox:
     def post(self, event: Event) -> None:
         """Adds an event; safe from any thread and from a signal handler."""
         self._events.append(event)
-        with contextlib.suppress(OSError):  # closed: the loop is over, and nobody will run it
-            os.eventfd_write(self._fd, 1)
+        with self._lock:
+            if self._fd >= 0:
+                os.eventfd_write(self._fd, 1)
 
     def take(self) -> Iterator[Event]:
         """Yields what was posted."""
@@ -38,5 +41,6 @@ class Mailbox:
 
     def close(self) -> None:
         """Closes the descriptor; what is posted afterwards is never run."""
-        fd, self._fd = self._fd, -1
-        os.close(fd)
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            os.close(fd)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
@@ -28,3 +28,17 @@ def waking_signals() -> Iterator[int]:
         signal.set_wakeup_fd(before)
         os.close(read_end)
         os.close(write_end)
+
+
+@contextlib.contextmanager
+def stopped_by_sigterm(stop: Callable[[], None]) -> Iterator[None]:
+    """Has SIGTERM call `stop`, on the main thread, unless the process has a handler of its own for it."""
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

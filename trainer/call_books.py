@@ -142,7 +142,7 @@ class CallBooks:
         if lane is None:
             return RefusalCode.UNKNOWN_METHOD, f"the worker has no method {printable(request.method)!r}"
         if len(self._unfinished) >= self._limits.waiting_calls:
-            return RefusalCode.TOO_MANY_OFFERS, f"{self._limits.waiting_calls} calls wait or run already"
+            return RefusalCode.TOO_MANY_CALLS, f"{self._limits.waiting_calls} calls wait or run already"
         return None
 
     def _take_manifest(self, call: CallRecord, encoded: bytes, now: float) -> tuple[RefusalCode, str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from forebay.wire import Arrivals, CallId, CallState, Manifest, Message, PackedTree
+from forebay.wire import Arrivals, CallId, CallState, CallStatus, Manifest, Message, PackedTree
 
 from .call_states import CallEvent, moved
 
@@ -52,6 +52,18 @@ class CallRecord:
 
     def __repr__(self) -> str:
         return f"CallRecord({self.method!r}, {self.id.client} {self.id.number}, {self.state})"
+
+    def status(self, now: float) -> CallStatus:
+        """Tells people where it is."""
+        return CallStatus(
+            method=self.method,
+            client=self.id.client,
+            number=self.id.number,
+            state=self.state,
+            since_s=now - self.since,
+            received_bytes=self.arrivals.received_bytes if self.arrivals else 0,
+            expected_bytes=self.arrivals.total_bytes if self.arrivals else 0,
+        )
 
     def move(self, event: CallEvent, now: float) -> None:
         """Moves it along `CALL_TRANSITIONS`.

@@ -119,14 +119,11 @@ class CallRunner:
         return (self._payloads.take(call, self._registry, self._limits.chunk_bytes),), options
 
     def _raised(self, name: str, error: BaseException, *, began: bool) -> Raised:
-        told = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:]
-        # What quotes a file's name may hold characters that no message can.
-        told = told.encode(errors="backslashreplace").decode()
         tell(logging.WARNING, "call_raised method=%s began=%s error=%s", name, began, words_of(error))
         return Raised(
             kind=type(error).__name__,
             words=words_of(error),
-            traceback=told,
+            traceback=_traceback_of(error),
             began=began,
             state=self._engine.state,
         )
@@ -135,3 +132,12 @@ class CallRunner:
         """Ends the threads once what they run is over; does not wait for that."""
         for crew in self._crews.values():
             crew.close(0)
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        told = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:]
+    except Exception:  # noqa: BLE001 - an exception may be anything, and its call must be answered
+        return words_of(error)
+    # What quotes a file's name may hold characters that no message can.
+    return told.encode(errors="backslashreplace").decode()

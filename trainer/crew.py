@@ -35,7 +35,7 @@ class Crew:
         """Has a function run, which must not raise, as soon as a thread is free.
 
         Raises:
-            HostError: There is no thread, and there can be none.
+            HostError: A thread is needed, and none can be started.
         """
         with self._lock:
             if self._idle <= 0 and len(self._threads) < self._size:

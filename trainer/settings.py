@@ -56,7 +56,7 @@ class TrainerSettings:
     )
     inline_max_bytes: int = setting(8 * GIB, "bytes of one inline payload", 4096, 1 << 40)
     inline_total_bytes: int = setting(
-        16 * GIB, "bytes of all inline payloads that are not trained yet", 4096, 1 << 40
+        16 * GIB, "bytes of the inline payloads of all calls that are not over", 4096, 1 << 40
     )
     inline_lease_s: float = setting(
         30.0, "seconds of silence after which an inline payload on its way is given up", 0.1, 3600

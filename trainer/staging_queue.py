@@ -109,7 +109,7 @@ class StagingQueue:
             WaitTimeoutError: A serialized transfer took too long; the entry is queued.
             ClosedError: The queue is closed.
         """
-        _check_request(key, timeout_s)
+        check_request(key, timeout_s)
         if key is None:
             raise UsageError("a micro-batch was staged without a key", remedy="pass a key, and take it by that")
         parts = self._parts
@@ -160,7 +160,7 @@ class StagingQueue:
                 place, and the next call tries again.
             ClosedError: The queue is closed.
         """
-        _check_request(key, timeout_s)
+        check_request(key, timeout_s)
         return take_staged(self._parts, key, timeout_s)
 
     def put(self, payload: Any, *, key: str | None = None, timeout_s: float = WAIT_S) -> Batch:
@@ -184,7 +184,7 @@ class StagingQueue:
             WaitTimeoutError: A transfer took too long.
             ClosedError: The queue is closed.
         """
-        _check_request(key, timeout_s)
+        check_request(key, timeout_s)
         tree = self._parts.transfer.take_apart(payload)
         if key is None:
             return put_now(self._parts, tree, None, "keyless", timeout_s)
@@ -200,7 +200,7 @@ class StagingQueue:
         Raises:
             ClosedError: The queue is closed.
         """
-        _check_request(key, 0)
+        check_request(key, 0)
         return use_prepared(self._parts, tree, key)
 
     @contextlib.contextmanager
@@ -289,7 +289,8 @@ class StagingQueue:
         self.close()
 
 
-def _check_request(key: object, timeout_s: object) -> None:
+def check_request(key: object, timeout_s: object) -> None:
+    """Raises UsageError if a key is none that can be told to a daemon, or a timeout is none."""
     # A wrong key would end the conversation with a daemon, and NaN would wait for ever.
     if key is not None and not (isinstance(key, str) and _is_key(key)):
         remedy = "choose another key" if isinstance(key, str) else "use str(key)"

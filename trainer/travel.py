@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import jax
@@ -11,15 +12,23 @@ import numpy as np
 from forebay.wire import Limits, PackedTree, TreeError, TreeRegistry, pack, words_of
 
 from .jax_transfer import WorkOnDevice
+from .quiet_log import tell
 
 
 def wait_for(outputs: Any) -> None:
     """Waits until the device has made all of it; what was donated to later work is passed over.
 
+    What JAX cannot take apart is not waited for: the work was done, and must not be taken for work that failed.
+
     Raises:
         Exception: Whatever the device's work failed with.
     """
-    for leaf in jax.tree.leaves(outputs):
+    try:
+        leaves = jax.tree.leaves(outputs)
+    except Exception as error:  # noqa: BLE001 - an engine's outputs may be anything
+        tell(logging.DEBUG, "outputs cannot be waited for reason=%r", error)
+        return
+    for leaf in leaves:
         if not isinstance(leaf, WorkOnDevice) or _is_deleted(leaf):
             continue
         try:
@@ -40,7 +49,9 @@ def packed(outputs: Any, registry: TreeRegistry, max_bytes: int) -> tuple[Packed
     Returns:
         The packed tree, or None and the reason.
     """
-    limits = msgspec.structs.replace(Limits(), max_micro_batch_bytes=max_bytes, max_manifest_bytes=max_bytes)
+    limits = msgspec.structs.replace(
+        Limits(), max_micro_batch_bytes=max_bytes, max_manifest_bytes=max_bytes, size_setting="max_answer_bytes"
+    )
     try:
         leaves = jax.tree.leaves(outputs)
         nbytes = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray))

@@ -6,30 +6,26 @@ import contextlib
 import functools
 import logging
 import os
-import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 import zmq
 
 from forebay.shm import this_peer
-from forebay.sockets import ChunkReceiver, Endpoint, Mailbox, control_frame_limit, only_frame, waking_signals
+from forebay.sockets import ChunkReceiver, Mailbox, only_frame, stopped_by_sigterm, waking_signals
 from forebay.version import VERSION
 from forebay.wire import (
     PROTOCOL_VERSION,
     Call,
     CallRequest,
-    CallStatus,
     CancelCall,
     ClosedError,
     GetWorkerStatus,
-    Goodbye,
     Hello,
     Limits,
-    Message,
     ProtocolError,
     Raised,
     RefusalCode,
@@ -41,7 +37,6 @@ from forebay.wire import (
     WorkerWelcome,
     decode_call_request,
     default_registry,
-    encode_message,
     printable,
 )
 
@@ -53,12 +48,7 @@ from .engine import StagedEngine
 from .inline_payloads import InlinePayloads
 from .quiet_log import tell
 from .worker_methods import EngineMethods
-
-_MESSAGES_PER_TURN = 64
-_LINGER_MS = 2_000
-_PARTS_OF_A_CALL = 3
-"""The payload's manifest, the options' manifest and the options' bytes; none is larger than a manifest may be."""
-_MAX_PEERS = 4096
+from .worker_sockets import WorkerSockets
 
 
 class TrainerWorker:
@@ -90,7 +80,9 @@ class TrainerWorker:
         self._me = this_peer(name)
         self._epoch = uuid.uuid4().hex
         self._started_at = time.monotonic()
-        self._limits = Limits(max_micro_batch_bytes=self.settings.inline_max_bytes)
+        self._limits = Limits(
+            max_micro_batch_bytes=self.settings.inline_max_bytes, size_setting="inline_max_bytes"
+        )
         self._books = CallBooks(self._epoch, self._call_limits())
         self._payloads = InlinePayloads(self._books, self._act)
         self._engine = EngineMethods(engine, self._books.counters)
@@ -104,10 +96,9 @@ class TrainerWorker:
         self._stop_at: float | None = None
         self._has_served = False
         self._is_closed = False
+        self._sockets = WorkerSockets(self.settings, self._limits, self._me)
+        self._receiver = ChunkReceiver(self._sockets.data.socket, self._payloads)
         self._mailbox = Mailbox()
-        self._peers: dict[Address, None] = {}
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._bind()
 
     def _call_limits(self) -> CallLimits:
         return CallLimits(
@@ -117,38 +108,13 @@ class TrainerWorker:
             remembered_calls=self.settings.remembered_calls,
         )
 
-    def _bind(self) -> None:
-        frame = control_frame_limit(_PARTS_OF_A_CALL * self._limits.max_manifest_bytes)
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._mailbox.close)
-            undo.callback(self._context.term)
-
-            def bind(name: str, kind: int, frame_bytes: int, high_water: int) -> Endpoint:
-                address = getattr(self.settings, name)
-                endpoint = Endpoint(
-                    self._context,
-                    kind,
-                    address,
-                    setting=name,
-                    peer=self._me,
-                    max_frame_bytes=frame_bytes,
-                    receive_high_water=high_water,
-                )
-                undo.callback(endpoint.close, linger_ms=0)
-                return endpoint
-
-            self._control = bind("worker_endpoint", zmq.ROUTER, frame, 1000)
-            self._data = bind("worker_data_endpoint", zmq.PULL, self._limits.chunk_bytes, 8)
-            self._receiver = ChunkReceiver(self._data.socket, self._payloads)
-            undo.pop_all()
-
     def __repr__(self) -> str:
         return f"TrainerWorker({self.endpoint!r}, {self._engine.state}, {len(self._runner.methods)} methods)"
 
     @property
     def endpoint(self) -> str:
         """Where orchestrators call it."""
-        return self._control.address
+        return self._sockets.control.address
 
     def register(self, name: str, function: Callable[..., Any], *, concurrent: bool = False) -> None:
         """Offers a method of the user's own, before `serve`.
@@ -169,7 +135,9 @@ class TrainerWorker:
     # The loop.
 
     def serve(self) -> None:
-        """Serves until `stop` is called; on the main thread also until SIGTERM, or Ctrl-C, which raises here.
+        """Serves until `stop` is called.
+
+        On the main thread SIGTERM stops it too, unless the process has a handler of its own for it; Ctrl-C raises.
 
         Raises:
             ClosedError: It is closed.
@@ -178,9 +146,10 @@ class TrainerWorker:
             raise ClosedError("the worker is closed", remedy="make another one")
         self._has_served = True
         tell(logging.INFO, "worker_ready endpoint=%s methods=%s", self.endpoint, ",".join(self._runner.methods))
-        with waking_signals() as signals, _stopped_by_sigterm(self.stop, signals >= 0):
+        with waking_signals() as signals, stopped_by_sigterm(self.stop):
             poller = zmq.Poller()
-            for source in (self._control.socket, self._data.socket, self._mailbox.fileno(), signals):
+            sockets = self._sockets
+            for source in (sockets.control.socket, sockets.data.socket, self._mailbox.fileno(), signals):
                 if source != -1:
                     poller.register(source, zmq.POLLIN)
             while not self._is_over():
@@ -214,25 +183,21 @@ class TrainerWorker:
     def _turn(self, ready: set[object]) -> None:
         for event in self._mailbox.take():
             event()
-        if self._control.socket in ready:
+        if self._sockets.control.socket in ready:
             self._receive()
-        if self._data.socket in ready:
+        if self._sockets.data.socket in ready:
             self._receiver.receive()
         self._books.expire(time.monotonic())
         self._act()
 
     def _receive(self) -> None:
-        for _ in range(_MESSAGES_PER_TURN):
-            try:
-                sender, *frames = self._control.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        for sender, frames in self._sockets.received():
             try:
                 request = decode_call_request(only_frame(frames))
             except ProtocolError as error:
                 self._books.counters["refused_bad_request"] += 1
                 tell(logging.WARNING, "unreadable_call reason=%s", error)
-                self._send(sender, Refused(code=RefusalCode.BAD_REQUEST, words=str(error)))
+                self._sockets.send(sender, Refused(code=RefusalCode.BAD_REQUEST, words=str(error)))
             else:
                 self._hear(sender, request)
 
@@ -242,11 +207,12 @@ class TrainerWorker:
             case Hello():
                 self._welcome(sender, request)
             case Call():
+                self._sockets.knows(sender)
                 self._books.call(sender, request, self._lane_of(request.method), now)
             case CancelCall():
                 self._books.cancel(sender, request, now)
             case GetWorkerStatus():
-                self._send(sender, self._status(request.id, now))
+                self._sockets.send(sender, self._status(request.id, now))
         self._act()
 
     def _lane_of(self, method: str) -> str | None:
@@ -256,24 +222,22 @@ class TrainerWorker:
     def _welcome(self, sender: Address, hello: Hello) -> None:
         if hello.version != PROTOCOL_VERSION:
             words = f"the caller speaks protocol {hello.version}, the worker {PROTOCOL_VERSION}"
-            self._send(sender, Refused(id=hello.id, code=RefusalCode.VERSION, words=words))
+            self._sockets.send(sender, Refused(id=hello.id, code=RefusalCode.VERSION, words=words))
             return
-        self._peers[sender] = None
-        if len(self._peers) > _MAX_PEERS:
-            del self._peers[next(iter(self._peers))]
+        self._sockets.knows(sender)
         welcome = WorkerWelcome(
             id=hello.id,
             version=PROTOCOL_VERSION,
             software=VERSION,
             epoch=self._epoch,
             peer=self._me,
-            data_endpoint=self._data.address,
+            data_endpoint=self._sockets.data.address,
             limits=self._limits,
             mode=str(self.settings.mode),
             is_fed=self._engine.is_fed,
             methods=tuple(self._runner.methods),
         )
-        self._send(sender, welcome)
+        self._sockets.send(sender, welcome)
 
     def _status(self, message_id: int, now: float) -> WorkerStatus:
         return WorkerStatus(
@@ -286,7 +250,7 @@ class TrainerWorker:
             state=self._engine.state,
             failure=printable(self._engine.failure),
             draining=self._books.draining,
-            calls=tuple(_call_status(call, now) for call in self._books.unfinished),
+            calls=tuple(call.status(now) for call in self._books.unfinished),
             counters=dict(self._books.counters),
         )
 
@@ -295,7 +259,7 @@ class TrainerWorker:
             for action in actions:
                 match action:
                     case Answer(to=to, message=message):
-                        self._send(to, message)
+                        self._sockets.send(to, message)
                     case Receive(call=call):
                         self._payloads.make_room(call)
                     case LetGo(payload_number=number):
@@ -305,11 +269,6 @@ class TrainerWorker:
 
     def _ended(self, call: CallRecord, answer: Returned | Raised) -> None:
         self._mailbox.post(lambda: self._books.ended(call, answer, time.monotonic()))
-
-    def _send(self, to: Address, message: Message) -> None:
-        # A caller that is gone, or lets its answers pile up, asks again when it is back.
-        with contextlib.suppress(zmq.Again, zmq.ZMQError):
-            self._control.socket.send_multipart([to, encode_message(message)], zmq.NOBLOCK)
 
     # The end.
 
@@ -323,12 +282,8 @@ class TrainerWorker:
         self._is_closed = True
         self._drain()
         self._act()
-        for peer in self._peers:
-            self._send(peer, Goodbye(kept=False))
         self._runner.close()
-        self._data.close(linger_ms=0)
-        self._control.close(linger_ms=_LINGER_MS)
-        self._context.term()
+        self._sockets.close()
         self._mailbox.close()
 
     def __enter__(self) -> Self:
@@ -338,29 +293,3 @@ class TrainerWorker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-@contextlib.contextmanager
-def _stopped_by_sigterm(stop: Callable[[], None], is_main_thread: bool) -> Iterator[None]:
-    """Has SIGTERM end the loop in order, unless the process has a handler of its own for it."""
-    if not is_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stop())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _call_status(call: CallRecord, now: float) -> CallStatus:
-    arrivals = call.arrivals
-    return CallStatus(
-        method=call.method,
-        client=call.id.client,
-        number=call.id.number,
-        state=call.state,
-        since_s=now - call.since,
-        received_bytes=arrivals.received_bytes if arrivals else 0,
-        expected_bytes=arrivals.total_bytes if arrivals else 0,
-    )

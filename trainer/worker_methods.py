@@ -15,6 +15,7 @@ from forebay.wire import StepTimes, UsageError, WorkerState, printable, words_of
 from .engine import Declined, StagedEngine
 from .quiet_log import tell
 from .settings import StageMode
+from .staging_queue import check_request
 from .step_clock import StepClock
 from .trained_keys import TrainedKeys
 from .travel import wait_for
@@ -64,7 +65,7 @@ class EngineMethods:
 
     @property
     def state(self) -> WorkerState:
-        """Whether a step or an update has failed since the last one that succeeded, or the last reset."""
+        """Whether a step or an update failed after it had begun, and none has succeeded since, nor a reset."""
         return WorkerState.FAILED if self._failure else WorkerState.READY
 
     @property
@@ -104,6 +105,7 @@ class EngineMethods:
                 the next micro-batch in the queue's order; that one is dropped.
             Exception: As `StagedEngine.fwd_bwd`; or what the engine or the device's work failed with.
         """
+        check_request(stage_key, 0)
         try:
             with self._trained.training(stage_key) as stage_clock.claim:
                 outputs = self._engine.fwd_bwd(payload, stage_key, stage_clock=stage_clock, **options)
@@ -132,12 +134,20 @@ class EngineMethods:
         )
 
     def _hand_over(self, work: Callable[..., Any], **options: Any) -> Any:
+        began = threading.Event()
+
+        def begin() -> Any:
+            began.set()
+            return work(**options)
+
         try:
-            outputs = self._engine.dispatch(functools.partial(work, **options))
+            outputs = self._engine.dispatch(begin)
             wait_for(outputs)
         except BaseException as error:
-            self._failed(getattr(work, "__name__", "work"), error)
+            if began.is_set():
+                self._failed(getattr(work, "__name__", "work"), error)
             raise
+        self._failure = ""
         with self._lock:
             self._device_free_at = time.monotonic()
         return outputs

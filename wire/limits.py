@@ -1,4 +1,4 @@
-"""What a daemon accepts at most; the hello carries it, so that senders check before they send."""
+"""What a daemon or a worker accepts at most; the hello carries it, so that senders check before they send."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_leaves: Arrays in a tree.
         max_depth: Containers around a leaf.
         max_manifest_bytes: Encoded manifest; also bounds the number of static values.
-        max_micro_batch_bytes: Bytes that a slot may grow to.
+        max_micro_batch_bytes: Bytes of all leaves, with the gaps between them.
         max_key_bytes: UTF-8 bytes of a key or queue name.
         chunk_bytes: Bytes of one chunk; both sides cut the slot's body at the same places.
+        size_setting: The receiver's setting that bounds `max_micro_batch_bytes`, for errors.
     """
 
     max_leaves: int = 4096
@@ -32,6 +33,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_micro_batch_bytes: int = 8 * GIB
     max_key_bytes: int = 256
     chunk_bytes: int = MIB
+    size_setting: str = "slot_max_bytes"
 
 
 UNLIMITED = Limits(

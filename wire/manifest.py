@@ -99,7 +99,7 @@ def describe(flat: FlatTree, limits: Limits) -> Manifest:
     """Makes the manifest of a tree that was taken apart.
 
     Raises:
-        TreeError: The micro-batch is larger than a slot may grow.
+        TreeError: The micro-batch is larger than the limits say.
     """
     leaves = tuple(
         LeafSpec(dtype_name(array.dtype, path), array.shape, RAW, array.nbytes)
@@ -175,11 +175,11 @@ def _check_body_bytes(manifest: Manifest, limits: Limits) -> None:
         # The largest leaf is named because it is nearly always the one to shrink.
         largest = max(range(len(leaf_bytes)), key=leaf_bytes.__getitem__)
         raise TreeError(
-            "the micro-batch is larger than a slot may grow; its largest leaf is "
+            f"the micro-batch is larger than {limits.size_setting} allows; its largest leaf is "
             f"{manifest.paths[largest]} with {leaf_bytes[largest]} bytes",
             got=f"{body_bytes} bytes",
             limit=f"{limits.max_micro_batch_bytes} bytes",
-            remedy="send smaller micro-batches, or raise slot_max_bytes on the daemon",
+            remedy=f"send less at once, or raise {limits.size_setting} at the receiver",
         )
 
 

@@ -72,6 +72,7 @@ class RefusalCode(enum.StrEnum):
     CANCELLED = "cancelled"
     FORGOTTEN = "forgotten"
     INLINE_FULL = "inline_full"
+    TOO_MANY_CALLS = "too_many_calls"
 
 
 REFUSAL_MEANINGS: dict[RefusalCode, str] = {
@@ -83,7 +84,7 @@ REFUSAL_MEANINGS: dict[RefusalCode, str] = {
     RefusalCode.NO_SLOT: "no slot became free within the time that the offer would wait",
     RefusalCode.SHM_FULL: "shared memory has no room for the slot to grow",
     RefusalCode.TOO_MANY_OFFERS: "too many offers wait for a slot already",
-    RefusalCode.DRAINING: "the daemon is shutting down",
+    RefusalCode.DRAINING: "the daemon, or the worker, is shutting down",
     RefusalCode.CONSUMED: "the key was trained already and is never trained again",
     RefusalCode.IN_USE: "the trainer holds this key now, so it cannot be replaced",
     RefusalCode.REPLACED: "a newer attempt for the same key took this one's place",
@@ -91,11 +92,12 @@ REFUSAL_MEANINGS: dict[RefusalCode, str] = {
     RefusalCode.UNKNOWN_KEY: "the daemon knows no micro-batch of that key",
     RefusalCode.QUEUE_TAKEN: "another live trainer is attached to the queue",
     RefusalCode.NOT_ATTACHED: "the daemon does not know this trainer; trainers attach again and repeat",
-    RefusalCode.STAGING_OFF: "the trainer stages nothing: its mode is off",
+    RefusalCode.STAGING_OFF: "the trainer stages nothing: its mode is off, or no daemon feeds it",
     RefusalCode.OTHER_RUN: "the call was meant for another run of the trainer's worker",
     RefusalCode.UNKNOWN_METHOD: "the trainer's worker has no method of that name",
     RefusalCode.CANCELLED: "its caller had given the call up before it ran",
     RefusalCode.FORGOTTEN: "the call is over, and its answer is no longer kept",
     RefusalCode.INLINE_FULL: "the payloads that are on their way to the worker take all the memory that they may",
+    RefusalCode.TOO_MANY_CALLS: "too many calls wait for the worker, or run there, already",
 }
 """What each code means; the reference in the docs is made from it."""

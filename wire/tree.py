@@ -109,15 +109,15 @@ class _Flattener:
             raise TreeError(
                 f"the tree has too many arrays at {path}",
                 limit=f"{self._limits.max_leaves} leaves",
-                remedy="stack small arrays, or raise max_leaves on the daemon",
+                remedy="stack small arrays, or raise max_leaves at the receiver",
             )
         if array.nbytes > self._limits.max_micro_batch_bytes:
             # Before it is copied: a broadcast array may be larger than the host's memory.
             raise TreeError(
-                f"leaf {path} is larger than a slot may grow",
+                f"leaf {path} is larger than {self._limits.size_setting} allows",
                 got=f"{array.nbytes} bytes",
                 limit=f"{self._limits.max_micro_batch_bytes} bytes",
-                remedy="send smaller micro-batches, or raise slot_max_bytes on the daemon",
+                remedy=f"send less at once, or raise {self._limits.size_setting} at the receiver",
             )
         # Only some dtypes have a byte order to choose.
         dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")

@@ -262,7 +262,7 @@ BAD = {
     "an integer out of range": (1 << 64, "['bad']"),
     "a string that is no text": ("\ud800", "['bad']"),
     "too deep": ([[[[[[[np.zeros(2)]]]]]]], "['bad'][0][0][0][0][0]"),
-    "larger than a slot may grow": (np.broadcast_to(np.uint8(0), (64 * MIB + 1,)), "['bad']"),
+    "larger than slot_max_bytes allows": (np.broadcast_to(np.uint8(0), (64 * MIB + 1,)), "['bad']"),
     "larger than memory": (np.broadcast_to(np.uint8(0), (1 << 50,)), "['bad']"),
     "large static values": (["x" * 2000] * 2000, "manifest"),
 }

@@ -16,7 +16,7 @@ from forebay.wire import SettingError, UsageError
 
 BARS = [
     Bar("device", "a", 103.0, 106.0),
-    Bar("wire", "a", 100.0, 102.0),
+    Bar("transfer", "a", 100.0, 102.0),
     Bar("sync", "a", 106.0, 107.0),
     Bar("rollout", "b", 101.0, 101.5),
 ]
@@ -42,11 +42,11 @@ def labels(axis: Any) -> list[str]:
 
 
 def test_known_lanes_come_in_the_order_of_a_micro_batchs_way_and_others_as_they_appear() -> None:
-    assert lanes_of([("run", BARS)]) == ("wire", "device", "rollout", "sync")
+    assert lanes_of([("run", BARS)]) == ("transfer", "device", "rollout", "sync")
 
 
 def test_lanes_come_in_the_order_that_was_asked_for(figures: list[Any], tmp_path: Path) -> None:
-    asked = ("sync", "device", "empty", "wire", "rollout")
+    asked = ("sync", "device", "empty", "transfer", "rollout")
     draw([("run", BARS)], tmp_path / "timeline.png", lanes=asked)
     [figure] = figures
     assert rows(figure.axes[0]) == list(asked)
@@ -56,7 +56,7 @@ def test_lanes_come_in_the_order_that_was_asked_for(figures: list[Any], tmp_path
 def test_all_runs_have_the_lanes_of_all(figures: list[Any], tmp_path: Path) -> None:
     draw([("one", BARS[:1]), ("two", BARS[1:2])], tmp_path / "timeline.png")
     [figure] = figures
-    assert [rows(axis) for axis in figure.axes] == [["wire", "device"]] * 2
+    assert [rows(axis) for axis in figure.axes] == [["transfer", "device"]] * 2
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["one", "two"]
 
 
@@ -74,9 +74,9 @@ def test_a_key_is_written_only_where_it_can_be_read(figures: list[Any], tmp_path
     bars = [
         Bar("device", "wide", 0.0, 100.0),
         Bar("device", "n", 100.0, 101.0),
-        Bar("wire", "b", 0.0, 3.0),
-        Bar("wire", "a key of many letters", 3.0, 6.0),
-        Bar("wire", "instant", 7.0, 7.0),
+        Bar("transfer", "b", 0.0, 3.0),
+        Bar("transfer", "a key of many letters", 3.0, 6.0),
+        Bar("transfer", "instant", 7.0, 7.0),
     ]
     draw([("run", bars)], tmp_path / "timeline.png")
     assert labels(figures[0].axes[0]) == ["b", "wide"]
@@ -98,8 +98,8 @@ def test_a_run_in_which_nothing_takes_time_can_be_drawn(figures: list[Any], tmp_
 
 def test_a_picture_that_cannot_be_is_an_error_and_nothing_is_written(tmp_path: Path) -> None:
     file = tmp_path / "timeline.png"
-    with pytest.raises(UsageError, match="got sync; limit wire, device, rollout"):
-        draw([("run", BARS)], file, lanes=("wire", "device", "rollout"))
+    with pytest.raises(UsageError, match="got sync; limit transfer, device, rollout"):
+        draw([("run", BARS)], file, lanes=("transfer", "device", "rollout"))
     with pytest.raises(UsageError, match=r"needs bars; got .*empty"):
         draw([("run", BARS), ("empty", [])], file)
     with pytest.raises(UsageError, match="needs bars"):

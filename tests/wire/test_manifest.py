@@ -164,7 +164,7 @@ def test_a_malicious_structure_is_decoded_or_refused(structure: Any, leaves: Any
 @pytest.mark.parametrize(
     ("structure", "leaves", "words"),
     [
-        (LEAF, [["int8", [2**61], "raw", 2**61]], "larger than a slot may grow.*2305843009213693952 bytes"),
+        (LEAF, [["int8", [2**61], "raw", 2**61]], "larger than slot_max_bytes allows.*2305843009213693952 bytes"),
         (LEAF, [["float64", [2**32, 2**32], "raw", 0]], "<root> has a shape that overflows"),
         (LEAF, [["int8", [2**64 - 1] * 64, "raw", 0]], "<root> has a shape that overflows"),
         (LEAF, [["float64", [0, 2**60], "raw", 0]], "<root> has a shape that overflows"),

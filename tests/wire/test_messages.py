@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import forebay.wire
 from forebay.wire import (
+    CallReply,
+    CallRequest,
     ControlReply,
     ControlRequest,
     Message,
@@ -24,6 +26,8 @@ from forebay.wire import (
     TrainerReply,
     TrainerRequest,
     Want,
+    decode_call_reply,
+    decode_call_request,
     decode_control_reply,
     decode_control_request,
     decode_trainer_reply,
@@ -37,6 +41,8 @@ DECODERS: dict[Decode, tuple[type[Message], ...]] = {
     decode_control_reply: typing.get_args(ControlReply),
     decode_trainer_request: typing.get_args(TrainerRequest),
     decode_trainer_reply: typing.get_args(TrainerReply),
+    decode_call_request: typing.get_args(CallRequest),
+    decode_call_reply: typing.get_args(CallReply),
 }
 CASES = [(decode, cls) for decode, classes in DECODERS.items() for cls in classes]
 
@@ -55,6 +61,8 @@ def instances(hint: Any) -> st.SearchStrategy[Any]:
     if hint in _SCALARS:
         return _SCALARS[hint]
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return within(*args)
     if origin is tuple and args[-1] is ...:
         return st.lists(instances(args[0]), max_size=3).map(tuple)
     if origin is tuple:
@@ -68,6 +76,14 @@ def instances(hint: Any) -> st.SearchStrategy[Any]:
     assert issubclass(hint, msgspec.Struct)
     fields = msgspec.structs.fields(hint)
     return st.builds(hint, **{field.name: instances(field.type) for field in fields})
+
+
+def within(hint: Any, bounds: msgspec.Meta) -> st.SearchStrategy[Any]:
+    """Returns a strategy for a number or a text that has bounds."""
+    if hint is int:
+        return st.integers(None if bounds.ge is None else int(bounds.ge), (1 << 64) - 1)
+    assert hint is str
+    return st.text(min_size=bounds.min_length or 0, max_size=bounds.max_length)
 
 
 def test_every_message_class_belongs_to_a_conversation() -> None:

@@ -310,7 +310,7 @@ def test_a_micro_batch_larger_than_a_slot_is_refused_by_its_largest_leaf() -> No
 
 def test_a_broadcast_array_larger_than_memory_is_refused_before_it_is_copied() -> None:
     huge = np.broadcast_to(np.zeros(()), (10**9, 10**4))
-    with pytest.raises(TreeError, match=r"\['huge'\] is larger than a slot may grow.*80000000000000 bytes"):
+    with pytest.raises(TreeError, match=r"\['huge'\] is larger than slot_max_bytes allows.*80000000000000 bytes"):
         travel({"huge": huge})
 
 

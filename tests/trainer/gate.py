@@ -1,0 +1,31 @@
+"""A place where a thread stands still until a test lets it go on."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from .waiting import WAIT_S
+
+
+class Gate:
+    """Stands still whoever calls it, with whatever arguments, until it is opened; then it stays open.
+
+    Args:
+        name: What stands still there, for the message of a wait that ends without its event.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._reached = threading.Event()
+        self._opened = threading.Event()
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        self._reached.set()
+        assert self._opened.wait(WAIT_S), f"nobody opened the gate for {self._name}"
+
+    def wait_until_reached(self) -> None:
+        assert self._reached.wait(WAIT_S), f"{self._name} did not come to its gate within {WAIT_S} s"
+
+    def open(self) -> None:
+        self._opened.set()
