@@ -91,7 +91,9 @@ class Floor:
 def floor_of(workload: Workload, schedule: Schedule) -> Floor:
     """Works out what a schedule comes to.
 
-    Source: "The floor" in the description of the workload, whose table it reproduces.
+    Source: a model of one wire, one copy engine and one device; with the real workload's seconds (see
+    `overlap_result`) and six steps, it is idle for 53, 42 and 57 % of the time inline (steady wire, compressed,
+    bad trace), 11, 7.5 and 21 % within the step, 2.0, 1.3 and 4.9 % across its boundary.
     """
     run = _Run(workload, schedule)
     for _ in range(workload.steps):

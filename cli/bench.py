@@ -17,8 +17,8 @@ from rich.table import Table
 from forebay.benchmarks.overlap_bench import run as run_overlap
 from forebay.benchmarks.overlap_result import OverlapBenchResult, OverlapBenchSettings
 from forebay.benchmarks.queue_result import QueueBenchResult, QueueBenchSettings
-from forebay.orchestrator_client.timeline import import_pyplot
-from forebay.wire import SettingError, WaitTimeoutError
+from forebay.orchestrator_client.timeline import check_timeline
+from forebay.wire import WaitTimeoutError
 
 from .app import EXIT_INTERRUPTED
 
@@ -62,7 +62,8 @@ def queue(
         pop_transfer_mib=pop_transfer_mib,
         cap=cap,
     )
-    _check_timeline(timeline)
+    if timeline is not None:
+        check_timeline(timeline)
     result = _run_queue_bench(settings, timeline)
     _tell(result, json, _print_queue_table)
 
@@ -79,19 +80,13 @@ def overlap(
     """The stage-ahead loop: inline, within the step and across its boundary, beside what a model allows."""
     given: dict[str, Any] = {"wires": tuple(wire)} if wire else {}
     settings = OverlapBenchSettings(payload_mib=payload_mib, compute_s=compute_s, steps=steps, **given)
-    _check_timeline(timeline)
+    if timeline is not None:
+        check_timeline(timeline)
     try:
         result = run_overlap(settings, timeline, _WARM_MEMORY)
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     _tell(result, json, _print_overlap_table)
-
-
-def _check_timeline(timeline: Path | None) -> None:
-    if timeline is not None and (timeline.suffix != ".png" or timeline.is_dir() or not timeline.parent.is_dir()):
-        raise SettingError("option --timeline", got=timeline, limit="a .png file in a folder that exists")
-    if timeline is not None:
-        import_pyplot()
 
 
 def _tell(result: R, as_json: bool, print_table: Callable[[R, Console], None]) -> None:

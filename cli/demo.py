@@ -13,11 +13,12 @@ import typer
 from rich.console import Console
 
 from forebay.demo.display import Display
-from forebay.demo.picture import check_timeline, draw_runs
+from forebay.demo.picture import draw_runs
 from forebay.demo.result import CompareResult, DemoResult, DemoRun, compared
 from forebay.demo.run import measure_compute_s, run_demo
 from forebay.demo.settings import WIRE_OVER_COMPUTE, DemoSettings, Mode
 from forebay.demo.tables import print_comparison, print_run, print_timeline
+from forebay.orchestrator_client.timeline import check_timeline
 from forebay.wire import SettingError
 
 from .app import EXIT_INTERRUPTED

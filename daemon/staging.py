@@ -33,7 +33,6 @@ from .book import Book
 from .micro_batch import MicroBatch
 from .slot_supply import SlotSupply
 
-_MAX_MISSING_RUNS = 1024
 _MAX_WAIT_S = 86_400
 _ANY_SIZE = 1 << 128
 
@@ -225,18 +224,13 @@ class Staging:
         arrivals = batch.arrivals
         if arrivals is None or batch.sender is None:
             return
-        runs: list[tuple[int, int]] = []
-        for run in arrivals.missing():
-            if len(runs) == _MAX_MISSING_RUNS:
-                break
-            runs.append(run)
         grant = Granted(
             id=batch.offer_id,
             attempt=batch.attempt,
             slot=arrivals.slot,
             generation=arrivals.generation,
             token=arrivals.token,
-            missing=tuple(runs),
+            missing=arrivals.first_missing(),
             received_bytes=arrivals.received_bytes,
             chunk_bytes=self._book.settings.limits.chunk_bytes,
         )

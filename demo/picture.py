@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from forebay.orchestrator_client import Bar, draw
-from forebay.orchestrator_client.timeline import import_pyplot
-from forebay.wire import SettingError
 
 from .result import DemoResult, DemoRun
 from .settings import Mode
@@ -21,18 +18,6 @@ _MEANING: Final = {
     Mode.SERIALIZE: "staged on the host; copied when the device is free",
     Mode.STAGE: "staged and copied while the device computes",
 }
-
-
-def check_timeline(file: Path) -> None:
-    """Checks that a picture can be drawn, before anything runs.
-
-    Raises:
-        SettingError: matplotlib is not installed, or the file cannot be written.
-    """
-    folder = file.parent
-    if file.suffix != ".png" or file.is_dir() or not os.access(folder, os.W_OK):
-        raise SettingError("option --timeline", got=file, limit="a .png file in a folder that can be written to")
-    import_pyplot()
 
 
 def draw_runs(runs: Sequence[DemoRun], file: Path) -> None:

@@ -92,20 +92,8 @@ class Entry:
     """
 
     __slots__ = (
-        *(
-            "called_at",
-            "ends_step",
-            "failure",
-            "index",
-            "key",
-            "payload",
-            "pull",
-            "report",
-            "sent_at",
-            "stage",
-            "state",
-        ),
-        "touched_trainer",
+        *("called_at", "ends_step", "failure", "index", "key", "payload", "pull", "report", "sent_at", "stage"),
+        *("state", "touched_trainer"),
     )
 
     def __init__(self, upcoming: Upcoming, report: StepReport, pull: Interval) -> None:

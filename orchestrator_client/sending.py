@@ -12,6 +12,7 @@ import zmq
 from forebay.wire import ClosedError, Granted
 
 from .chunk_sender import ChunkSender, Payload, StopSignal
+from .closing import outlast
 from .pace import Pace
 
 
@@ -111,7 +112,8 @@ class Sending:
         if not self._has_turn:
             task.cancel()
         try:
-            await _outlast(task)
+            if (cancelled := await outlast(task)) is not None:
+                raise cancelled
         finally:
             stop.close()
         if not task.cancelled():
@@ -134,18 +136,6 @@ class Sending:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._end()
-
-
-async def _outlast(task: asyncio.Task[None]) -> None:
-    """Waits for a task's end, also when this one is cancelled meanwhile; the cancellation then goes on."""
-    cancelled = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
 
 
 def _identity(grant: Granted) -> tuple[int, int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -81,6 +82,17 @@ def import_pyplot() -> Any:
     from matplotlib import pyplot
 
     return pyplot
+
+
+def check_timeline(file: Path) -> None:
+    """Checks that a picture can be drawn, before anything runs for it.
+
+    Raises:
+        SettingError: matplotlib is not installed, or the file cannot be written.
+    """
+    if file.suffix != ".png" or file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise SettingError("option --timeline", got=file, limit="a .png file in a folder that can be written to")
+    import_pyplot()
 
 
 def draw(

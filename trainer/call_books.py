@@ -37,8 +37,6 @@ from .call_memory import CallMemory
 from .call_record import Address, Answer, CallAction, CallRecord, LetGo, Receive, Run
 from .call_states import CallEvent
 
-_MAX_MISSING_RUNS = 1024
-
 
 class CallBooks:
     """All that a worker knows of its calls.
@@ -220,17 +218,12 @@ class CallBooks:
         arrivals = call.arrivals
         if arrivals is None or call.payload_number not in self._receiving:
             return
-        runs: list[tuple[int, int]] = []
-        for run in arrivals.missing():
-            if len(runs) == _MAX_MISSING_RUNS:
-                break
-            runs.append(run)
         granted = Granted(
             attempt=f"{call.id.client} {call.id.number}",
             slot=arrivals.slot,
             generation=arrivals.generation,
             token=arrivals.token,
-            missing=tuple(runs),
+            missing=arrivals.first_missing(),
             received_bytes=arrivals.received_bytes,
             chunk_bytes=self._limits.limits.chunk_bytes,
         )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Iterator
 
 from .chunk import ChunkHeader
 from .spans import Span
+
+_MAX_RUNS = 1024
 
 
 class ChunkFault(enum.StrEnum):
@@ -67,6 +70,10 @@ class Arrivals:
         self._arrived[span_index] = 1
         self._missing_count -= 1
         self.received_bytes += self._spans[span_index].length
+
+    def first_missing(self) -> tuple[tuple[int, int], ...]:
+        """Returns as many of the missing runs as fit a message; what is sent for them leads to the next."""
+        return tuple(itertools.islice(self.missing(), _MAX_RUNS))
 
     def missing(self) -> Iterator[tuple[int, int]]:
         """Yields (first, count) runs of spans that have not arrived."""

@@ -1,4 +1,4 @@
-"""The model behind the floor: the numbers that the workload's description prints, and its rules one by one."""
+"""The model behind the floor: the numbers that it is known for, and its rules one by one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def idle_percent(run: Workload, schedule: Schedule) -> float:
         (Schedule.ACROSS, BAD_TRACE_S, "4.9"),
     ],
 )
-def test_the_model_gives_the_number_that_the_description_prints(
+def test_the_model_gives_the_number_that_it_is_known_for(
     schedule: Schedule, wire_s: tuple[float, ...], printed: str
 ) -> None:
     decimals = len(printed.partition(".")[2])

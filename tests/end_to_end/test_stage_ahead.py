@@ -95,7 +95,7 @@ def test_a_daemon_that_is_gone_for_good_costs_the_staging_and_no_micro_batch(
     worker = start_worker(daemon)
 
     async def work() -> None:
-        async with handle(worker, daemon, silence_s=0.5, lend_timeout_s=1.0) as trainer:
+        async with handle(worker, daemon, silence_s=4.0, lend_timeout_s=1.0) as trainer:
 
             async def before(name: str) -> None:
                 if name == "1/0":
@@ -108,7 +108,7 @@ def test_a_daemon_that_is_gone_for_good_costs_the_staging_and_no_micro_batch(
     go(work)
 
 
-def test_a_staging_that_takes_too_long_and_lands_later_is_trained_once(
+def test_a_staging_that_takes_too_long_goes_inline_and_is_trained_once(
     start_daemon: StartDaemon, start_worker: StartWorker
 ) -> None:
     daemon = start_daemon(slots=2)
@@ -153,7 +153,7 @@ def test_a_killed_worker_ends_the_loop_and_leaves_no_slot_taken(
     worker = start_worker(daemon)
 
     async def work() -> None:
-        async with handle(worker, daemon, silence_s=0.5, timeout_s=2.0) as trainer:
+        async with handle(worker, daemon, silence_s=2.0, timeout_s=5.0) as trainer:
 
             async def before(name: str) -> None:
                 if name == "1/1":
