@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -49,7 +50,8 @@ class LocalDaemon:
         if settings.get("keep_pool") and "pool" not in settings:
             raise SettingError("local_daemon can keep only a pool that has a name", remedy="pass pool= as well")
         remove_orphans()
-        folder = settings.setdefault("pool", str(_SHM / f"{_PREFIX}{uuid.uuid4().hex[:12]}"))
+        self._folder = None if "pool" in settings else _SHM / f"{_PREFIX}{uuid.uuid4().hex[:12]}"
+        folder = settings.setdefault("pool", str(self._folder))
         private = {f"{name}_endpoint": f"ipc://{folder}/{name}.sock" for name in ("control", "data", "trainer")}
         self._settings = private | settings
         drain_s = float(self._settings.get("drain_s", Settings().drain_s))
@@ -99,6 +101,9 @@ class LocalDaemon:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        if self._folder is not None:
+            # Whoever was connected may have left a socket there.
+            shutil.rmtree(self._folder, ignore_errors=True)
         remove_orphans()
 
     def __enter__(self) -> Self:

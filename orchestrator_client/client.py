@@ -109,7 +109,9 @@ class StagingClient:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections; a second call does nothing."""
+        """Ends what is under way, and closes the connections; a second call does nothing."""
+        # Else the wire would not be free before all was sent.
+        self._link.hang_up()
         await self._wire.close()
         await self._link.close()
 
@@ -155,19 +157,24 @@ class StagingClient:
             manifest=manifest,
             wait_s=wait_s,
         )
+        with self._link.talk():
+            reply = await self._offer(offer, payload, started + timeout_s)
+        if isinstance(reply, Refused):
+            return Refusal(key, reply.code, reply.words)
+        return Staged(key, payload.manifest.payload_bytes, time.monotonic() - started, reply.state)
+
+    async def _offer(self, offer: Offer, payload: Payload, deadline: float) -> StagedMessage | Refused:
         try:
             with self._link.exchange(offer) as exchange:
                 await self._link.send(offer)
-                reply = await self._fill(exchange, payload, started + timeout_s, key)
+                reply = await self._fill(exchange, payload, deadline, offer.key)
         except BaseException:
             self._abandon(offer)
             raise
-        if isinstance(reply, Refused):
-            if exchange.repeats:
-                # A repeat that is on its way may find room, and would hold a slot that nobody fills.
-                self._abandon(offer)
-            return Refusal(key, reply.code, reply.words)
-        return Staged(key, payload.manifest.payload_bytes, time.monotonic() - started, reply.state)
+        if isinstance(reply, Refused) and exchange.repeats:
+            # A repeat that is on its way may find room, and would hold a slot that nobody fills.
+            self._abandon(offer)
+        return reply
 
     def _abandon(self, offer: Offer) -> None:
         abandon = Abandon(id=self._link.new_id(), queue=offer.queue, key=offer.key, attempt=offer.attempt)

@@ -34,94 +34,14 @@ from forebay.wire import (
     WaitTimeoutError,
     Welcome,
     encode_message,
-    printable,
 )
 
+from .exchange import Exchange
 from .server_kind import ServerKind
 
 log = logging.getLogger("forebay.client")
 
 _LINGER_MS = 1_000
-
-
-class Exchange:
-    """One request and the answers to it; made by `ServerLink.exchange`."""
-
-    def __init__(self, link: ServerLink, request: Message, *, repeats_are_answered: bool) -> None:
-        self._link = link
-        self.request = request
-        self.repeats_are_answered = repeats_are_answered
-        self.replies: asyncio.Queue[Message | ProtocolError | None] = asyncio.Queue()
-        self.repeats = 0
-        self._words_heard = 0
-        self._unanswered = 0
-
-    async def next(self, deadline: float, what: str) -> Message:
-        """Waits for the next answer; repeats the request while there is none.
-
-        Args:
-            deadline: Monotonic second at which to give up.
-            what: What is waited for, for the error.
-
-        Raises:
-            WaitTimeoutError: No answer in time.
-            BrokenError: The server said goodbye, or says nothing at all.
-            ProtocolError: Whoever answers the hello is no such server.
-            ClosedError: The client was closed.
-        """
-        kind = self._link.kind
-        while True:
-            patience = min(self._link.retry_s, deadline - time.monotonic())
-            if patience <= 0:
-                remedy = f"see what the {kind.name} at {self._link.endpoint} does with: {kind.look}"
-                raise WaitTimeoutError(f"timed out waiting for {what}", remedy=remedy)
-            try:
-                # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the answer.
-                async with asyncio.timeout(patience):
-                    reply = await self.replies.get()
-            except TimeoutError:
-                await self._repeat(what)
-                continue
-            match reply:
-                case Refused(code=RefusalCode.HELLO_FIRST):
-                    await self._link.say_hello(deadline)
-                    await self._link.send(self.request)
-                case Goodbye(kept=True):
-                    continue  # another one will adopt the pool, and the repeated request with it
-                case None | Goodbye() | ProtocolError():
-                    raise self._ended(reply, what)
-                case _:
-                    return reply
-
-    async def _repeat(self, what: str) -> None:
-        """Says the request again, unless the server is silent.
-
-        Repeats are counted, not seconds: if this process itself was busy for long, none was sent meanwhile.
-        """
-        link = self._link
-        if self._words_heard != link.words_heard:
-            self._words_heard, self._unanswered = link.words_heard, 0
-        if self.repeats_are_answered and self._unanswered > 0:
-            link.check_silence(self._unanswered * link.retry_s, what)
-        await link.send(self.request)
-        self.repeats += 1
-        self._unanswered += 1
-
-    def _ended(self, reply: Goodbye | ProtocolError | None, what: str) -> Exception:
-        kind, endpoint = self._link.kind, self._link.endpoint
-        match reply:
-            case None:
-                return ClosedError(f"the client was closed while {what} was awaited")
-            case Goodbye():
-                return BrokenError(
-                    f"the {kind.name} at {endpoint} stopped; still awaited: {what}", remedy=kind.start
-                )
-            case ProtocolError():
-                return ProtocolError(
-                    f"what answers at {kind.setting} {endpoint} is no {kind.name}, or one of another version:"
-                    f" {printable(str(reply))}",
-                    remedy=kind.address_remedy,
-                )
 
 
 class ServerLink:
@@ -158,6 +78,10 @@ class ServerLink:
         self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
         self._socket.linger = _LINGER_MS
         self._reader: asyncio.Task[None] | None = None
+        self._talks = 0
+        self._nobody_talks = asyncio.Event()
+        self._nobody_talks.set()
+        self._is_ending = False
         self._closed = False
 
     @property
@@ -215,6 +139,19 @@ class ServerLink:
                 raise ProtocolError("a hello was answered with something else", got=type(reply).__name__)
 
     @contextlib.contextmanager
+    def talk(self) -> Iterator[None]:
+        """Wraps all that is said about one thing, up to a last word when it fails; `close` waits for that."""
+        self._check_open()
+        self._talks += 1
+        self._nobody_talks.clear()
+        try:
+            yield
+        finally:
+            self._talks -= 1
+            if not self._talks:
+                self._nobody_talks.set()
+
+    @contextlib.contextmanager
     def exchange(self, request: Message, *, repeats_are_answered: bool = True) -> Iterator[Exchange]:
         """Opens an exchange: answers to the request's id go to it until the block ends.
 
@@ -267,7 +204,7 @@ class ServerLink:
         )
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._is_ending:
             raise ClosedError("the client is closed", remedy="use it inside its async with block")
 
     async def _read(self) -> None:
@@ -291,16 +228,25 @@ class ServerLink:
         for exchange in self._exchanges.values():
             exchange.replies.put_nowait(news)
 
+    def hang_up(self) -> None:
+        """Ends all that is awaited; nothing is asked any more, but last words may be said until `close`."""
+        self._is_ending = True
+        self._tell_all(None)
+
     async def close(self) -> None:
-        """Closes the connection; last messages get a second to leave."""
+        """Closes the connection; what is still said gets a second to be said, and one more to leave."""
         if self._closed:
             return
-        self._closed = True
-        self._tell_all(None)
+        self.hang_up()
         try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LINGER_MS / 1000):
+                    await self._nobody_talks.wait()
+            self._closed = True
             if self._reader is not None:
                 self._reader.cancel()
                 await asyncio.gather(self._reader, return_exceptions=True)
         finally:
+            self._closed = True
             self._socket.close()
             await asyncio.to_thread(self._context.term)

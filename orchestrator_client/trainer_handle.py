@@ -106,7 +106,9 @@ class TrainerHandle:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections; a second call does nothing."""
+        """Ends what is under way, and closes the connections; a second call does nothing."""
+        # Else the wire would not be free before all was sent.
+        self._link.hang_up()
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._link.close)
             stack.push_async_callback(self._wire.close)

@@ -116,7 +116,11 @@ class WorkerCalls:
 
     async def run(self, prepared: PreparedCall, *, timeout_s: float, on_sent: OnSent | None = None) -> Returned:
         """Sends a call, its payload, and waits for its outcome; see `TrainerHandle.train_step`."""
-        call, deadline = prepared.call, time.monotonic() + timeout_s
+        with self._link.talk():
+            return await self._run(prepared, time.monotonic() + timeout_s, on_sent)
+
+    async def _run(self, prepared: PreparedCall, deadline: float, on_sent: OnSent | None) -> Returned:
+        call = prepared.call
         try:
             async with prepared.sending or contextlib.nullcontext():
                 with self._link.exchange(call) as exchange:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from forebay.wire import (
     Returned,
     TreeRegistry,
     UsageError,
+    WaitTimeoutError,
     WorkerStatus,
     WorkerWelcome,
     decode_call_request,
@@ -49,6 +51,8 @@ from .inline_payloads import InlinePayloads
 from .quiet_log import tell
 from .worker_methods import EngineMethods
 from .worker_sockets import WorkerSockets
+
+_STOP_MARGIN_S = 5.0
 
 
 class TrainerWorker:
@@ -95,6 +99,8 @@ class TrainerWorker:
         )
         self._stop_at: float | None = None
         self._has_served = False
+        self._is_idle = threading.Event()
+        self._is_idle.set()
         self._is_closed = False
         self._sockets = WorkerSockets(self.settings, self._limits, self._me)
         self._receiver = ChunkReceiver(self._sockets.data.socket, self._payloads)
@@ -145,7 +151,14 @@ class TrainerWorker:
         if self._is_closed:
             raise ClosedError("the worker is closed", remedy="make another one")
         self._has_served = True
+        self._is_idle.clear()
         tell(logging.INFO, "worker_ready endpoint=%s methods=%s", self.endpoint, ",".join(self._runner.methods))
+        try:
+            self._serve()
+        finally:
+            self._is_idle.set()
+
+    def _serve(self) -> None:
         with waking_signals() as signals, stopped_by_sigterm(self.stop):
             poller = zmq.Poller()
             sockets = self._sockets
@@ -275,10 +288,19 @@ class TrainerWorker:
     def close(self) -> None:
         """Ends it: says goodbye to its callers, and closes the sockets. Nothing is served afterwards.
 
-        What still runs goes on, on its own threads, and nobody hears of it.
+        If another thread serves, it is stopped first. What still runs then goes on, on its own threads, and nobody
+        hears of it.
+
+        Raises:
+            WaitTimeoutError: The thread that serves did not stop; nothing is closed.
         """
         if self._is_closed:
             return
+        if not self._is_idle.is_set():
+            self.stop()
+            limit_s = self.settings.worker_drain_s + _STOP_MARGIN_S
+            if not self._is_idle.wait(limit_s):
+                raise WaitTimeoutError(f"waited {limit_s:g} s for the thread that serves {self!r} to stop")
         self._is_closed = True
         self._drain()
         self._act()

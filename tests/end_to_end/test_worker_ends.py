@@ -16,6 +16,7 @@ import zmq
 from forebay import BrokenError, ClosedError, HeldError, StagedEngine, TrainerHandle, TrainerWorker
 from forebay.wire import (
     CHUNK_HEADER_BYTES,
+    PROTOCOL_VERSION,
     Call,
     CallId,
     CancelCall,
@@ -279,7 +280,7 @@ def stranger(served: Served) -> Iterator[Stranger]:
 
 
 def call_of(stranger: Stranger, **more: Any) -> Call:
-    welcome = stranger.say(Hello(id=1, version=1, peer=PEER))
+    welcome = stranger.say(Hello(id=1, version=PROTOCOL_VERSION, peer=PEER))
     assert isinstance(welcome, WorkerWelcome)
     common: dict[str, Any] = {"epoch": welcome.epoch, "call": CallId("stranger", 1), "method": "update"}
     return Call(id=2, **({**common, "options": PackedTree(b"\x92\x91\xa1a\x90", b"")} | more))
@@ -295,7 +296,7 @@ def call_of(stranger: Stranger, **more: Any) -> Call:
         (b"\xdd\xff\xff\xff\xff",),
         (b"x", b"y"),
         (b"",) * 10,
-        (encode_message(Hello(version=1, peer=PEER)), b""),
+        (encode_message(Hello(version=PROTOCOL_VERSION, peer=PEER)), b""),
         (encode_message(Refused(code=RefusalCode.VERSION, words="")),),
         (msgspec.msgpack.encode({"type": "call", "call": ["x" * 65, 1]}),),
     ],
@@ -386,11 +387,11 @@ def test_a_call_that_cannot_be_is_refused_and_takes_no_memory(
 def test_another_protocol_version_is_refused_with_ours(stranger: Stranger) -> None:
     answer = stranger.say(Hello(id=5, version=77, peer=PEER))
     assert isinstance(answer, Refused)
-    assert (answer.code, answer.id, answer.version) == (RefusalCode.VERSION, 5, 1)
+    assert (answer.code, answer.id, answer.version) == (RefusalCode.VERSION, 5, PROTOCOL_VERSION)
 
 
 def test_cancels_for_calls_that_never_come_take_bounded_memory(served: Served, stranger: Stranger) -> None:
-    welcome = stranger.say(Hello(id=1, version=1, peer=PEER))
+    welcome = stranger.say(Hello(id=1, version=PROTOCOL_VERSION, peer=PEER))
     assert isinstance(welcome, WorkerWelcome)
     for number in range(1, 2000):
         stranger.send(encode_message(CancelCall(id=number, epoch=welcome.epoch, call=CallId(f"c{number}", 1))))
@@ -404,7 +405,7 @@ def test_more_callers_than_can_be_remembered_are_served(served: Served, stranger
     for number in range(5000):
         sockets.knows(f"peer {number}".encode())
     assert len(sockets._peers) == 4096
-    assert isinstance(stranger.say(Hello(id=1, version=1, peer=PEER)), WorkerWelcome)
+    assert isinstance(stranger.say(Hello(id=1, version=PROTOCOL_VERSION, peer=PEER)), WorkerWelcome)
 
 
 def test_an_engine_and_its_queue_stay_their_owners(shm_dir: Path) -> None:

@@ -73,7 +73,7 @@ CASES = {
     "a staging": Case("stage_batch", lambda handle: how_staged(handle.stage_batch(payload(1), key=KEY)), True),
     "an update": Case("update", lambda handle: handle.update(lr=0.5)),
     "a deferred update": Case("apply_deferred_update", lambda handle: handle.apply_deferred_update()),
-    "a reset": Case("reset_staged", lambda handle: handle.reset_staged()),
+    "a reset": Case("reset_staged", lambda handle: handle.call("reset_staged")),
     "metrics": Case("metrics", lambda handle: metrics(handle)),
     "a method of the user's": Case("count", lambda handle: handle.call("count", payload(2)), True),
 }

@@ -108,7 +108,7 @@ def test_a_repeat_while_a_payload_arrives_is_granted_what_is_missing(desk: CallD
 def test_a_grant_lists_no_more_runs_than_a_message_should_hold(
     desk: CallDesk, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.trainer.call_books._MAX_MISSING_RUNS", 2)
+    monkeypatch.setattr("forebay.wire.arrivals._MAX_RUNS", 2)
     request = caller.request("step", payload_of(7 * 256))
     headers = chunk_headers(granted(caller, request), 7 * 256)
     for header in headers[1::2]:
