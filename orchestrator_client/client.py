@@ -29,7 +29,6 @@ from forebay.wire import (
     UsageError,
     WasReset,
     Welcome,
-    decode_control_reply,
     default_registry,
     describe,
     flatten,
@@ -38,21 +37,14 @@ from forebay.wire import Staged as StagedMessage
 
 from .chunk_sender import Payload
 from .data_endpoint import data_endpoint
+from .exchange import Exchange
 from .pace import Pace
 from .results import Refusal, Staged
 from .sending import Sending, Wire
-from .server_kind import ServerKind
-from .server_link import Exchange, ServerLink
+from .server_kind import DAEMON
+from .server_link import ServerLink
 
 Until = Literal["ready", "on_device", "consumed"]
-
-DAEMON = ServerKind(
-    name="daemon",
-    setting="control_endpoint",
-    start="start one (forebay serve)",
-    look="forebay status",
-    decode=decode_control_reply,
-)
 
 
 class StagingClient:

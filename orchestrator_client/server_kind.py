@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from forebay.wire import Message
+from forebay.wire import Message, decode_control_reply
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,3 +30,12 @@ class ServerKind:
     def address_remedy(self) -> str:
         """What to set where its address is wrong."""
         return f"set {self.setting} (FOREBAY_{self.setting.upper()}) to its address"
+
+
+DAEMON = ServerKind(
+    name="daemon",
+    setting="control_endpoint",
+    start="start one (forebay serve)",
+    look="forebay status",
+    decode=decode_control_reply,
+)

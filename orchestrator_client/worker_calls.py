@@ -44,10 +44,11 @@ from forebay.wire import (
 
 from .chunk_sender import Payload
 from .data_endpoint import data_endpoint
+from .exchange import Exchange
 from .remote_errors import NotBegunError, RemoteCallError
 from .sending import Sending, Wire
 from .server_kind import ServerKind
-from .server_link import Exchange, ServerLink
+from .server_link import ServerLink
 
 WORKER = ServerKind(
     name="trainer worker",

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import zmq
 
-from forebay import BrokenError, ClosedError, HeldError, StagedEngine, TrainerHandle, TrainerWorker
+from forebay import BrokenError, ClosedError, HeldError, Queued, TrainerHandle, TrainerWorker
 from forebay.wire import (
     CHUNK_HEADER_BYTES,
     PROTOCOL_VERSION,
@@ -192,15 +192,16 @@ def test_an_endpoint_that_a_worker_holds_is_named_with_its_holder(shm_dir: Path,
     with Served(shm_dir) as served:
         taken = getattr(served.settings, name)
         before = sorted(shm_dir.rglob("*"))
+        settings: dict[str, Any] = {name: taken}
         with pytest.raises(HeldError) as caught:
-            Served(shm_dir / "other", **{name: taken})
+            Served(shm_dir / "other", **settings)
         assert f"{taken.removeprefix('ipc://')}.lock is held by trainer pid {os.getpid()}" in str(caught.value)
         assert sorted(shm_dir.rglob("*")) == before
         assert talk(served.endpoint, lambda handle: handle.status()).state == "ready"
 
 
 def test_a_port_that_a_worker_holds_is_named_with_its_holder(shm_dir: Path) -> None:
-    ports = {"worker_endpoint": "tcp://127.0.0.1:*", "worker_data_endpoint": "tcp://127.0.0.1:*"}
+    ports: dict[str, Any] = {"worker_endpoint": "tcp://127.0.0.1:*", "worker_data_endpoint": "tcp://127.0.0.1:*"}
     with Served(shm_dir, **ports) as served:
         with pytest.raises(
             HeldError, match=f"worker_endpoint {served.endpoint} is held by trainer pid {os.getpid()}"
@@ -212,13 +213,14 @@ def test_a_port_that_a_worker_holds_is_named_with_its_holder(shm_dir: Path) -> N
 @pytest.mark.parametrize("address", ["nonsense", "inproc://x"])
 def test_what_is_no_address_is_a_wrong_setting(shm_dir: Path, address: str) -> None:
     for name in ("worker_endpoint", "worker_data_endpoint"):
+        settings: dict[str, Any] = {name: address}
         with pytest.raises(SettingError, match=name):
-            Served(shm_dir, **{name: address})
+            Served(shm_dir, **settings)
     assert list(shm_dir.iterdir()) == []
 
 
 def test_only_a_staged_engine_is_served() -> None:
-    with pytest.raises(UsageError, match="got Engine; limit a forebay.StagedEngine"):
+    with pytest.raises(UsageError, match=r"got Engine; limit a forebay\.StagedEngine"):
         TrainerWorker(Engine())  # type: ignore[arg-type]
 
 
@@ -233,13 +235,13 @@ def test_a_worker_says_where_it_is_and_what_it_has(shm_dir: Path) -> None:
 class Stranger:
     """Whoever has found the sockets."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, target: Served) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.setsockopt(zmq.LINGER, 0)
         self._control = self._context.socket(zmq.DEALER)
-        self._control.connect(served.endpoint)
+        self._control.connect(target.endpoint)
         self._data = self._context.socket(zmq.PUSH)
-        self._data.connect(served.settings.worker_data_endpoint)
+        self._data.connect(target.settings.worker_data_endpoint)
 
     def send(self, *frames: bytes) -> None:
         self._control.send_multipart(frames)
@@ -267,14 +269,14 @@ class Stranger:
 
 
 @pytest.fixture
-def served(shm_dir: Path) -> Iterator[Served]:
-    with Served(shm_dir) as served:
-        yield served
+def target(shm_dir: Path) -> Iterator[Served]:
+    with Served(shm_dir) as target:
+        yield target
 
 
 @pytest.fixture
-def stranger(served: Served) -> Iterator[Stranger]:
-    stranger = Stranger(served)
+def stranger(target: Served) -> Iterator[Stranger]:
+    stranger = Stranger(target)
     yield stranger
     stranger.close()
 
@@ -303,7 +305,7 @@ def call_of(stranger: Stranger, **more: Any) -> Call:
     ids=lambda frames: f"{len(frames)} frames, {frames[0][:12]!r}",
 )
 def test_what_is_no_message_is_refused_counted_and_the_worker_serves_on(
-    served: Served, stranger: Stranger, frames: tuple[bytes, ...]
+    target: Served, stranger: Stranger, frames: tuple[bytes, ...]
 ) -> None:
     for _ in range(3):
         stranger.send(*frames)
@@ -311,18 +313,18 @@ def test_what_is_no_message_is_refused_counted_and_the_worker_serves_on(
         assert isinstance(answer, Refused)
         assert answer.code is RefusalCode.BAD_REQUEST
     assert stranger.status().counters == {"refused_bad_request": 3}
-    assert talk(served.endpoint, lambda handle: handle.train_step(payload(1))).value["number"] == 1
+    assert talk(target.endpoint, lambda handle: handle.train_step(payload(1))).value["number"] == 1
 
 
 def test_a_message_that_is_larger_than_any_may_be_cuts_its_connection_and_no_other(
-    served: Served, stranger: Stranger
+    target: Served, stranger: Stranger
 ) -> None:
     async def beside(handle: TrainerHandle) -> None:
         stranger.send(bytes(16 << 20))
         assert await handle.update() == {"updates": 1}
         assert (await handle.status()).counters.get("refused_bad_request", 0) == 0
 
-    talk(served.endpoint, beside)
+    talk(target.endpoint, beside)
 
 
 def good_header(**more: int) -> bytes:
@@ -344,7 +346,7 @@ def good_header(**more: int) -> bytes:
     ],
 )
 def test_chunks_for_nobody_are_counted_and_the_worker_serves_on(
-    served: Served, stranger: Stranger, frames: tuple[bytes, ...], fault: ChunkFault
+    target: Served, stranger: Stranger, frames: tuple[bytes, ...], fault: ChunkFault
 ) -> None:
     for _ in range(3):
         stranger.push(*frames)
@@ -353,8 +355,8 @@ def test_chunks_for_nobody_are_counted_and_the_worker_serves_on(
         await see(handle, lambda status: status.counters.get(fault, 0) == 3, f"three times {fault}")
         assert (await handle.train_step(payload(1))).value["number"] == 1
 
-    talk(served.endpoint, run)
-    assert served.memory == 0
+    talk(target.endpoint, run)
+    assert target.memory == 0
 
 
 def leaf_of(length: int, nbytes: int) -> bytes:
@@ -374,13 +376,13 @@ def leaf_of(length: int, nbytes: int) -> bytes:
     ],
 )
 def test_a_call_that_cannot_be_is_refused_and_takes_no_memory(
-    served: Served, stranger: Stranger, more: dict[str, Any], code: RefusalCode
+    target: Served, stranger: Stranger, more: dict[str, Any], code: RefusalCode
 ) -> None:
     request = call_of(stranger, **more)
     answer = stranger.say(request)
     assert isinstance(answer, Refused)
     assert (answer.code, answer.id) == (code, request.id)
-    assert served.memory == 0
+    assert target.memory == 0
     assert stranger.status().counters == {f"refused_{code}": 1}
 
 
@@ -390,18 +392,18 @@ def test_another_protocol_version_is_refused_with_ours(stranger: Stranger) -> No
     assert (answer.code, answer.id, answer.version) == (RefusalCode.VERSION, 5, PROTOCOL_VERSION)
 
 
-def test_cancels_for_calls_that_never_come_take_bounded_memory(served: Served, stranger: Stranger) -> None:
+def test_cancels_for_calls_that_never_come_take_bounded_memory(target: Served, stranger: Stranger) -> None:
     welcome = stranger.say(Hello(id=1, version=PROTOCOL_VERSION, peer=PEER))
     assert isinstance(welcome, WorkerWelcome)
     for number in range(1, 2000):
         stranger.send(encode_message(CancelCall(id=number, epoch=welcome.epoch, call=CallId(f"c{number}", 1))))
         stranger.hear()
-    assert len(served.worker._books._over._calls) == served.settings.remembered_calls == 1024
-    assert served.engine.updates == []
+    assert len(target.worker._books._over._calls) == target.settings.remembered_calls == 1024
+    assert target.engine.updates == []
 
 
-def test_more_callers_than_can_be_remembered_are_served(served: Served, stranger: Stranger) -> None:
-    sockets = served.worker._sockets
+def test_more_callers_than_can_be_remembered_are_served(target: Served, stranger: Stranger) -> None:
+    sockets = target.worker._sockets
     for number in range(5000):
         sockets.knows(f"peer {number}".encode())
     assert len(sockets._peers) == 4096
@@ -412,8 +414,7 @@ def test_an_engine_and_its_queue_stay_their_owners(shm_dir: Path) -> None:
     with Served(shm_dir) as served:
         served.stop()
         served.worker.close()
-        assert isinstance(served.staged, StagedEngine)
-        assert served.staged.stage_batch(payload(1), key="k")
+        assert isinstance(served.staged.stage_batch(payload(1), key="k"), Queued)
         assert served.staged.fwd_bwd(stage_key="k")["number"] == 1
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from forebay.orchestrator_client import Refusal, Staged, StagingClient
-from forebay.orchestrator_client.client import DAEMON
+from forebay.orchestrator_client.server_kind import DAEMON
 from forebay.orchestrator_client.server_link import ServerLink
 from forebay.wire import (
     PROTOCOL_VERSION,
