@@ -144,8 +144,8 @@ def _print_queue_table(result: QueueBenchResult, console: Console) -> None:
 def _print_overlap_table(result: OverlapBenchResult, console: Console) -> None:
     table = Table(box=None)
     for name in ("wire", "schedule"):
-        table.add_column(name)
-    for name in ("total s", "floor s", "over", "idle %", "floor %", "later %", "inline"):
+        table.add_column(name, no_wrap=True)
+    for name in ("total s", "floor s", "ratio", "idle %", "floor %", "after\nfill %", "fell\nback"):
         table.add_column(name, justify="right")
     for row in result.rows:
         table.add_row(
@@ -162,7 +162,8 @@ def _print_overlap_table(result: OverlapBenchResult, console: Console) -> None:
     console.print(table)
     settings = result.settings
     console.print(
-        "over: total over floor; floor: the model's; later: idle after the first fill; inline: fallbacks\n"
+        "ratio: total over floor; floor: what a model allows; after fill: idle after the very first wait;\n"
+        "fell back: micro-batches that went inline though they were to be staged\n"
         f"{settings.steps} steps of 9 micro-batches of {settings.payload_mib:g} MiB, compute"
         f" {settings.compute_s:g} s each, on {result.device}\n"
         f"compute: {result.compute}\nwire: {result.wire}\ncopy: {result.copy}\nmemory: {result.memory}"

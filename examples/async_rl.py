@@ -7,6 +7,7 @@ trainer of serve_trainer.py.
 
 import asyncio
 import itertools
+import uuid
 
 import numpy as np
 
@@ -79,7 +80,7 @@ async def main() -> None:
     trajectories = asyncio.Queue(maxsize=2 * TRAJECTORIES)
     rollouts = [asyncio.create_task(write_rollouts(worker, trajectories)) for worker in range(3)]
     async with forebay.TrainerHandle() as trainer:
-        await train(DistributedEngine(trainer, run="async-rl"), trajectories)
+        await train(DistributedEngine(trainer, run=uuid.uuid4().hex), trajectories)
     for rollout in rollouts:
         rollout.cancel()
 

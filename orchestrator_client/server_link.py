@@ -111,11 +111,11 @@ class ServerLink:
         self._reader = asyncio.create_task(self._read(), name="forebay answers")
         try:
             return await self.say_hello(time.monotonic() + timeout_s)
-        except WaitTimeoutError as error:
+        except WaitTimeoutError:
             raise WaitTimeoutError(
                 f"no {self.kind.name} answered at {self.kind.setting} {self.endpoint} within {timeout_s:g} s",
                 remedy=f"{self.kind.start}, or {self.kind.address_remedy}",
-            ) from error
+            ) from None
 
     async def say_hello(self, deadline: float) -> Welcome:
         """Opens or re-opens the conversation; after a restart of the server the welcome has another epoch."""

@@ -58,6 +58,7 @@ class StageAhead:
 
     Raises:
         SettingError: The environment has a wrong value.
+        UsageError: The source is no async iterable.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class StageAhead:
     ) -> None:
         self.settings = load_orchestrator_settings() if settings is None else settings
         self._trainer = trainer
+        if not isinstance(source, AsyncIterable):
+            raise UsageError("a source", got=type(source).__name__, limit="an async iterable of MicroBatch")
         self._source: AsyncIterator[MicroBatch] = aiter(source)
         self._may_cross = may_cross
         self._clock = clock

@@ -62,10 +62,13 @@ class _Scale:
         longest_s = max(max(bar.ended_at for bar in bars) - _start_of(bars) for _, bars in runs)
         return cls("s", 1.0, longest_s) if longest_s > _SECONDS_FROM_S else cls("ms", 1000.0, longest_s)
 
-    def has_room_for(self, bar: Bar) -> bool:
-        """Tells whether a bar's key can be read inside of it."""
+    def label_of(self, bar: Bar) -> str:
+        """Returns what can be read inside of a bar: its key, or the key's last part, or nothing."""
         share = (bar.ended_at - bar.began_at) / self.longest_s if self.longest_s else 0.0
-        return share >= max(_NARROWEST_LABELED, _CHAR_WIDTH * len(bar.key))
+        for label in (bar.key, bar.key.rpartition("/")[2]):
+            if share >= max(_NARROWEST_LABELED, _CHAR_WIDTH * len(label)):
+                return label
+        return ""
 
 
 def import_pyplot() -> Any:
@@ -77,7 +80,7 @@ def import_pyplot() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise SettingError("a timeline needs matplotlib", remedy="pip install matplotlib") from error
+        raise SettingError("a timeline needs matplotlib", remedy="pip install 'forebay[plot]'") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -104,7 +107,7 @@ def draw(
 ) -> None:
     """Draws runs one above the other, on the same scale of time: seconds if one is longer than ten, else ms.
 
-    A bar's key is written into it where there is room.
+    A bar's key, or its part after the last slash, is written into it where there is room.
 
     Args:
         runs: A title and the bars of each, at least one.
@@ -168,8 +171,9 @@ def _draw_bars(axis: Any, bars: Sequence[Bar], lanes: Sequence[str], scale: _Sca
         left, width = (bar.began_at - start) * scale.per_s, (bar.ended_at - bar.began_at) * scale.per_s
         row = rows[bar.lane]
         axis.barh(row, width, left=left, height=0.7, color=color_of[bar.key], edgecolor="black", lw=0.4)
-        if scale.has_room_for(bar):
-            axis.text(left + width / 2, row, bar.key, ha="center", va="center", fontsize=_FONT_POINTS)
+        label = scale.label_of(bar)
+        if label:
+            axis.text(left + width / 2, row, label, ha="center", va="center", fontsize=_FONT_POINTS)
     axis.set_yticks(range(len(lanes)), lanes)
     axis.set_ylim(len(lanes) - 0.5, -0.5)
 

@@ -58,7 +58,7 @@ class TrainerHandle:
         timeout_s: float = 10.0,
         retry_s: float = 2.0,
         silence_s: float = 30.0,
-        lend_timeout_s: float = 120.0,
+        lend_timeout_s: float = 30.0,
         send_chunks: int = 8,
         pace: Pace | None = None,
     ) -> None:

@@ -65,7 +65,10 @@ def packed(outputs: Any, registry: TreeRegistry, max_bytes: int) -> tuple[Packed
 
 
 def _fetched(leaf: Any) -> Any:
-    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
+    if isinstance(leaf, jax.Array):
+        return np.asarray(leaf)
+    # What only behaves like a device array has nothing that could travel.
+    return None if isinstance(leaf, WorkOnDevice) else leaf
 
 
 def _is_deleted(leaf: Any) -> bool:

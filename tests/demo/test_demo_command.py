@@ -118,7 +118,7 @@ def test_timeline_without_matplotlib_is_refused_before_anything_runs(
 ) -> None:
     done = run("--timeline", str(tmp_path / "t.png"), **no_matplotlib)
     assert done.returncode == 2
-    assert done.stderr == "forebay: a timeline needs matplotlib; pip install matplotlib\n"
+    assert done.stderr == "forebay: a timeline needs matplotlib; pip install 'forebay[plot]'\n"
     assert done.stdout == ""
 
 
@@ -128,7 +128,7 @@ def test_compare_without_matplotlib_says_that_it_draws_nothing_and_goes_on(no_ma
     )
     assert command.stderr is not None
     first = command.stderr.readline()
-    assert first == "no timeline is drawn: a timeline needs matplotlib; pip install matplotlib\n"
+    assert first == "no timeline is drawn: a timeline needs matplotlib; pip install 'forebay[plot]'\n"
     command.send_signal(signal.SIGINT)
     _, words = command.communicate(timeout=TIMEOUT_S)
     assert command.returncode == 130, words

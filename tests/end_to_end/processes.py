@@ -28,11 +28,16 @@ Condition = Callable[[Status], bool]
 
 
 class Party:
-    """A process whose events can be awaited."""
+    """A process whose events can be awaited.
 
-    def __init__(self, *arguments: str) -> None:
+    Args:
+        arguments: What the script is called with.
+        script: What it runs.
+    """
+
+    def __init__(self, *arguments: str, script: Path = PARTY) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(PARTY), *arguments],
+            [sys.executable, str(script), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

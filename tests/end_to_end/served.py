@@ -15,7 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from forebay import JaxTransfer, StagedEngine, StagingQueue, TrainerHandle, TrainerSettings, TrainerWorker
+from forebay import (
+    JaxTransfer,
+    LocalDaemon,
+    StagedEngine,
+    StagingQueue,
+    TrainerHandle,
+    TrainerSettings,
+    TrainerWorker,
+    attach,
+)
 from forebay.wire import TreeRegistry, WorkerStatus, default_registry
 
 from .processes import EVENT_S
@@ -110,6 +119,7 @@ class Served:
         registry: Classes that may occur in trees.
         methods: What is registered, by name.
         concurrent: The same, for methods that run beside others.
+        daemon: That feeds it; default none.
         settings: Fields of `TrainerSettings`.
     """
 
@@ -122,6 +132,7 @@ class Served:
         registry: TreeRegistry = default_registry,
         methods: Mapping[str, Callable[..., Any]] | None = None,
         concurrent: Mapping[str, Callable[..., Any]] | None = None,
+        daemon: LocalDaemon | None = None,
         **settings: Any,
     ) -> None:
         self.engine: Any = Engine() if engine is None else engine
@@ -130,9 +141,11 @@ class Served:
             "worker_data_endpoint": f"ipc://{folder}/worker_data.sock",
         }
         self.settings = TrainerSettings(stage_batch=mode, **{**addresses, **settings})
-        self.staged = StagedEngine(
-            self.engine, StagingQueue(JaxTransfer(registry=registry), settings=self.settings)
-        )
+        if daemon is None:
+            queue = StagingQueue(JaxTransfer(registry=registry), settings=self.settings)
+        else:
+            queue = attach(endpoint=daemon.trainer_endpoint, settings=self.settings)
+        self.staged = StagedEngine(self.engine, queue)
         self.worker = TrainerWorker(self.staged, registry=registry)
         for name, function in (methods or {}).items():
             self.worker.register(name, function)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import numpy as np
 import zmq
 
+from forebay import TrainerHandle
 from forebay.sockets import Mailbox
 from forebay.wire import (
     PROTOCOL_VERSION,
@@ -22,8 +25,12 @@ from forebay.wire import (
     Limits,
     Message,
     Peer,
+    Raised,
+    RefusalCode,
+    Refused,
     Returned,
     StepTimes,
+    WorkerState,
     WorkerWelcome,
     decode_call_request,
     decode_manifest,
@@ -34,8 +41,12 @@ from forebay.wire import (
 
 PATIENCE_S = 60.0
 LIMITS = Limits(chunk_bytes=4096, max_manifest_bytes=64 << 10, max_micro_batch_bytes=1 << 20)
-Handle = Callable[[CallRequest], Iterable[CallReply | bytes] | None]
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+RETRY_S = 0.05
+TREE = {"x": np.arange(5000, dtype=np.int32)}
+Answers = Iterable[CallReply | bytes] | None
+Handle = Callable[[CallRequest], Answers]
 
 
 class FakeWorker:
@@ -43,8 +54,8 @@ class FakeWorker:
 
     Args:
         folder: For the sockets.
-        handle: Returns the answers to a request; None for the usual ones: a welcome to a hello, a grant of all to a
-            call with a payload, and else silence.
+        handle: Returns the answers to a request; None for the usual ones: a welcome to a hello, a grant of all
+            to a call with a payload, and else silence.
         welcome: Fields of the welcome.
     """
 
@@ -167,3 +178,41 @@ def returned(call: Message, value: Any = None, *, omitted: str = "", has_times: 
     times = StepTimes(key="k", is_staged=True, wait_s=1.0, dispatch_s=2.0, ready_s=3.0, idle_s=4.0)
     packed = None if omitted else pack(value, registry=default_registry, limits=LIMITS)
     return Returned(id=call.id, value=packed, omitted=omitted, times=times if has_times else None)
+
+
+def handle_to(endpoint: str, **options: Any) -> TrainerHandle:
+    return TrainerHandle(endpoint, **{"retry_s": RETRY_S, "timeout_s": PATIENCE_S, **options})
+
+
+def talk(endpoint: str, what: Callable[[TrainerHandle], Awaitable[T]], **options: Any) -> T:
+    async def run() -> T:
+        async with handle_to(endpoint, **options) as handle:
+            return await what(handle)
+
+    return asyncio.run(run())
+
+
+async def nothing(_: TrainerHandle) -> None:
+    pass
+
+
+def answering(*answers: Callable[[Call], CallReply | bytes]) -> Callable[[CallRequest], Answers]:
+    """Answers each call, and all else as usual."""
+
+    def handle(request: CallRequest) -> Answers:
+        return [answer(request) for answer in answers] if isinstance(request, Call) else None
+
+    return handle
+
+
+def raised(call: Call, *, began: bool = True, **more: Any) -> Raised:
+    fields: dict[str, Any] = {
+        "kind": "KeyError",
+        "words": "KeyError: 'x'",
+        "traceback": "Traceback: here\n  there",
+    }
+    return Raised(id=call.id, began=began, state=WorkerState.FAILED, **(fields | more))
+
+
+def refusing(code: RefusalCode, words: str = "because") -> Callable[[Call], Refused]:
+    return lambda call: Refused(id=call.id, code=code, words=words)

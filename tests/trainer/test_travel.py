@@ -162,9 +162,13 @@ def test_unregistered_classes_stay_and_the_reason_names_them(outputs: Any) -> No
     assert "register_type" in reason(outputs)
 
 
-@pytest.mark.parametrize("leaf", [{1, 2}, b"bytes", 1j, object(), HandWork(), lambda: None, 1 << 70, "\ud800"])
+@pytest.mark.parametrize("leaf", [{1, 2}, b"bytes", 1j, object(), lambda: None, 1 << 70, "\ud800"])
 def test_what_no_micro_batch_may_hold_stays_with_a_reason(leaf: Any) -> None:
     assert reason({"ok": jnp.ones(2), "leaf": leaf})
+
+
+def test_what_only_behaves_like_a_device_array_travels_as_none() -> None:
+    assert travelled({"loss": HandWork(), "steps": 3}) == {"loss": None, "steps": 3}
 
 
 def test_outputs_over_the_limit_stay_and_the_reason_says_how_large_they_are() -> None:
