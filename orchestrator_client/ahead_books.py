@@ -66,19 +66,22 @@ class AheadBooks:
         """Enters what the source yielded.
 
         Raises:
-            UsageError: It is no micro-batch, or repeats a key; nothing was entered.
+            UsageError: It is no micro-batch, or an empty one, or repeats a key; nothing was entered.
         """
         if not isinstance(item, MicroBatch):
             raise UsageError("the source yielded something else", got=type(item).__name__, limit="MicroBatch")
+        if item.payload is None:
+            raise UsageError("the source yielded a micro-batch without a payload", remedy="leave it out")
+        ends_step = bool(item.ends_step)
         report = self._filling
         key = self._keys.enter(item.key, report.number, report.pulled)
-        upcoming = Upcoming(report.number, report.pulled, key, item.ends_step, item.payload)
+        upcoming = Upcoming(report.number, report.pulled, key, ends_step, item.payload)
         entry = Entry(upcoming, report, pull)
         if self._max_staged == 0:
             entry.apply(AheadEvent.KEEP)
         self._entries.append(entry)
         report.pulled += 1
-        if item.ends_step:
+        if ends_step:
             self._filling = StepReport(report.number + 1)
 
     def source_ended(self) -> None:

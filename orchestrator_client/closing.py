@@ -1,11 +1,15 @@
-"""How something is brought to its end that others must not disturb, and that must not hide why it ends."""
+"""How something is done that others must not disturb, and that must not hide why it ends."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import concurrent.futures
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from forebay.wire import words_of
+
+T = TypeVar("T")
 
 CLOSE_S = 10.0
 """Seconds that each part of a closing may take: what is under way to end, the reset, the source's own end."""
@@ -30,6 +34,15 @@ async def outlast(task: asyncio.Task[None]) -> asyncio.CancelledError | None:
         except asyncio.CancelledError as error:
             cancelled = error
     return cancelled
+
+
+async def in_own_thread(function: Callable[..., T], *values: Any) -> T:
+    """Runs a function on a thread of its own: the loop's own ones may all be taken, by those who wait for this."""
+    executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="forebay-client")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(executor, function, *values)
+    finally:
+        executor.shutdown(wait=False)
 
 
 def cancel_again() -> None:

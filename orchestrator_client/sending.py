@@ -12,7 +12,7 @@ import zmq
 from forebay.wire import ClosedError, Granted
 
 from .chunk_sender import ChunkSender, Payload, StopSignal
-from .closing import outlast
+from .closing import in_own_thread, outlast
 from .pace import Pace
 
 
@@ -98,7 +98,7 @@ class Sending:
             self._has_turn = True
             try:
                 sender = self._wire.sender(self._endpoint())
-                await asyncio.to_thread(sender.send, payload, grant, stop)
+                await in_own_thread(sender.send, payload, grant, stop)
             finally:
                 self._has_turn = False
 

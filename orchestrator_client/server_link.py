@@ -36,6 +36,7 @@ from forebay.wire import (
     encode_message,
 )
 
+from .closing import in_own_thread
 from .exchange import Exchange
 from .server_kind import ServerKind
 
@@ -249,4 +250,4 @@ class ServerLink:
         finally:
             self._closed = True
             self._socket.close()
-            await asyncio.to_thread(self._context.term)
+            await in_own_thread(self._context.term)

@@ -34,7 +34,7 @@ from forebay.wire import (
 
 from .call_limits import CallLimits
 from .call_memory import CallMemory
-from .call_record import Address, Answer, CallAction, CallRecord, LetGo, Receive, Run
+from .call_record import Address, Answer, CallAction, CallRecord, GiveUp, LetGo, Receive, Run
 from .call_states import CallEvent
 
 
@@ -162,7 +162,7 @@ class CallBooks:
         return None
 
     def cancel(self, sender: Address, request: CancelCall, now: float) -> None:
-        """Has a call not run that nobody waits for; one that runs goes on."""
+        """Has a call not run that nobody waits for; one that runs goes on, unless it still waits itself."""
         if request.epoch != self._epoch:
             return
         call = self._known(request.call)
@@ -171,7 +171,9 @@ class CallBooks:
         if call is None:
             # It overtook its call, or that was lost: a repeat that is under way must not run either.
             call = CallRecord(request.call, "", "", sender, request.id, now)
-        if call.state in (CallState.RECEIVING, CallState.QUEUED):
+        if call.state is CallState.RUNNING:
+            self._actions.append(GiveUp(call))
+        elif call.state in (CallState.RECEIVING, CallState.QUEUED):
             words = "its caller gave it up before it ran"
             self._end(call, CallEvent.CANCEL, Refused(code=RefusalCode.CANCELLED, words=words), now)
 

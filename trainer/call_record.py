@@ -110,4 +110,11 @@ class Run:
     call: CallRecord
 
 
-CallAction = Answer | Receive | LetGo | Run
+@dataclasses.dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Nobody waits for a call that runs: it need not wait for a micro-batch either."""
+
+    call: CallRecord
+
+
+CallAction = Answer | Receive | LetGo | Run | GiveUp

@@ -64,6 +64,7 @@ class CallRunner:
         self._limits = limits
         self._max_answer_bytes = max_answer_bytes
         self._crews: dict[bool, Crew] = {}
+        self._clocks: dict[CallRecord, StepClock] = {}
         for method in engine.methods():
             self.methods[method.name] = method
 
@@ -74,11 +75,23 @@ class CallRunner:
     def run(self, call: CallRecord, ended: Callable[[Returned | Raised], None]) -> None:
         """Runs a call; `ended` is called on its thread, or on this one if there can be none."""
         method = self.methods[call.method]
-        clock = StepClock(call.complete_at)
+        clock = self._clocks[call] = StepClock(call.complete_at)
+
+        def run() -> None:
+            answer = self._answer(method, call, clock)
+            self._clocks.pop(call, None)
+            ended(answer)
+
         try:
-            self._crew(concurrent=method.is_concurrent).submit(lambda: ended(self._answer(method, call, clock)))
+            self._crew(concurrent=method.is_concurrent).submit(run)
         except HostError as error:
             ended(self._raised(method.name, error, began=False))
+
+    def give_up(self, call: CallRecord) -> None:
+        """Ends a call's wait for its micro-batch, if it is still in that."""
+        if (clock := self._clocks.get(call)) is not None:
+            clock.is_given_up = True
+            self._engine.look_again()
 
     def _crew(self, *, concurrent: bool) -> Crew:
         if concurrent not in self._crews:
@@ -88,6 +101,14 @@ class CallRunner:
         return self._crews[concurrent]
 
     def _answer(self, method: Method, call: CallRecord, clock: StepClock) -> Returned | Raised:
+        try:
+            return self._outcome(method, call, clock)
+        except BaseException as error:  # noqa: BLE001 - what it returned or raised cannot even be told
+            kind, state = type(error).__name__, self._engine.state
+            words = "what the method came to cannot be told"
+            return Raised(kind=kind, words=words, traceback="", began=True, state=state)
+
+    def _outcome(self, method: Method, call: CallRecord, clock: StepClock) -> Returned | Raised:
         began = False
         try:
             arguments, options = self._arguments(method, call, clock)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
 import queue
+import sys
 import threading
+import time
 from collections.abc import Callable
+from typing import Final
 
 from forebay.wire import HostError
+
+from .quiet_log import tell
+
+_EXIT_S: Final = 30.0
+_EXIT_HANGING: Final = 1
 
 
 class Crew:
@@ -26,6 +37,7 @@ class Crew:
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle = 0
+        self._pid = os.getpid()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -51,20 +63,37 @@ class Crew:
             thread.start()
         except RuntimeError as error:
             raise HostError(f"the worker's thread {name} cannot be started: {error}") from error
+        if not self._threads:
+            atexit.register(self._end_with_interpreter)
         self._threads.append(thread)
 
     def _run(self) -> None:
         while (function := self._work.get()) is not None:
-            function()
-            # What it ran with must not live on in this frame until the next work comes.
-            del function
-            with self._lock:
-                self._idle += 1
+            try:
+                function()
+            finally:
+                # What it ran with must not live on in this frame until the next work comes.
+                del function
+                with self._lock:
+                    self._idle += 1
 
     def close(self, timeout_s: float) -> bool:
         """Ends the threads after the work that was given to them; returns whether they ended in time."""
         for _ in self._threads:
             self._work.put(None)
+        until = time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(timeout_s)
-        return not any(thread.is_alive() for thread in self._threads)
+            thread.join(max(0.0, until - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            return False
+        atexit.unregister(self._end_with_interpreter)
+        return True
+
+    def _end_with_interpreter(self) -> None:
+        """Waits for what is inside of JAX: a thread that is killed there would abort the process."""
+        if os.getpid() != self._pid or self.close(_EXIT_S):
+            return
+        tell(logging.ERROR, "WORKER_HANGS %r still runs a method %g s after the end", self, _EXIT_S)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_EXIT_HANGING)

@@ -160,15 +160,15 @@ class StagedEngine:
         clock = stage_clock or StepClock()
         if self._is_off:
             return self._fwd_bwd_as_it_is(payload, stage_key, options, clock)
-        with self._batch(payload, stage_key, stage_timeout_s) as batch, self._dispatching(stage_timeout_s):
+        with self._batch(payload, stage_key, stage_timeout_s, clock) as batch, self._dispatching(stage_timeout_s):
             with clock.dispatching(batch.key, is_staged=batch.is_staged):
                 outputs = self.engine.fwd_bwd(batch.tree, **options)
             batch.dispatched(outputs)
         return outputs
 
-    def _batch(self, payload: Any, key: str | None, timeout_s: float) -> Batch:
+    def _batch(self, payload: Any, key: str | None, timeout_s: float, clock: StepClock) -> Batch:
         if payload is None:
-            return self.queue.take(key, timeout_s=timeout_s)
+            return self.queue.take(key, timeout_s=timeout_s, given_up=lambda: clock.is_given_up)
         if isinstance(payload, Prepared):
             return self.queue.bypass(payload.tree, key=key)
         return self.queue.put(payload, key=key, timeout_s=timeout_s)

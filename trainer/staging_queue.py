@@ -7,7 +7,7 @@ import dataclasses
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -141,19 +141,26 @@ class StagingQueue:
         will_move = entry.state is EntryState.PROMOTING or self._parts.books.will_promote(entry)
         return None if will_move else True
 
-    def take(self, key: str | None = None, *, timeout_s: float = WAIT_S) -> Batch:
+    def take(
+        self,
+        key: str | None = None,
+        *,
+        timeout_s: float = WAIT_S,
+        given_up: Callable[[], bool] | None = None,
+    ) -> Batch:
         """Waits for a micro-batch to be on the device, and hands it out.
 
         Args:
             key: Which one; default the next in the queue's order.
             timeout_s: Seconds to wait.
+            given_up: Tells whether the wait shall end before that; asked whenever `look_again` is called.
 
         Returns:
             The batch; use it as a context manager. It counts towards the cap until it is dispatched.
 
         Raises:
             NotStagedError: It is not queued, and nothing feeds the queue.
-            WaitTimeoutError: It was not there in time.
+            WaitTimeoutError: It was not there in time, or was given up.
             MicroBatchGoneError: The daemon says that this key was trained, dropped or lost, and will not come.
             TreeError: It cannot be had on the device; it is dropped, with this as the reason.
             PromotionError: It could not be promoted now, for example for want of device memory; it keeps its
@@ -161,7 +168,12 @@ class StagingQueue:
             ClosedError: The queue is closed.
         """
         check_request(key, timeout_s)
-        return take_staged(self._parts, key, timeout_s)
+        return take_staged(self._parts, key, timeout_s, given_up)
+
+    def look_again(self) -> None:
+        """Has all who wait look whether they still have to; see `take`."""
+        with self._parts.changed:
+            self._parts.changed.notify_all()
 
     def put(self, payload: Any, *, key: str | None = None, timeout_s: float = WAIT_S) -> Batch:
         """Hands out a payload for a step, whatever is queued.

@@ -24,6 +24,7 @@ class StepClock:
         asked_at: When the step was asked for.
         began_at: When its work began to be handed over; None before.
         ended_at: When it had been, well or badly; None before.
+        is_given_up: Whether nobody waits for the step any more: it need not wait for its micro-batch either.
     """
 
     def __init__(self, asked_at: float | None = None) -> None:
@@ -33,6 +34,7 @@ class StepClock:
         self.asked_at = time.monotonic() if asked_at is None else asked_at
         self.began_at: float | None = None
         self.ended_at: float | None = None
+        self.is_given_up = False
 
     @contextlib.contextmanager
     def dispatching(self, key: str, *, is_staged: bool) -> Iterator[None]:

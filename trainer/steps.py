@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from forebay.wire import ForebayError, LocalError, printable, words_of
+from forebay.wire import ForebayError, LocalError, WaitTimeoutError, printable, words_of
 
 from .batch import Batch
 from .entry import Entry, InProcess, Origin, PromotionError
@@ -79,9 +79,17 @@ class QueueStep:
             self.origin.ended(reason)
 
 
-def take_staged(parts: QueueParts, key: str | None, timeout_s: float) -> Batch:
+def take_staged(
+    parts: QueueParts, key: str | None, timeout_s: float, given_up: Callable[[], bool] | None = None
+) -> Batch:
     """Waits for an entry to be on the device; see `StagingQueue.take`."""
-    return _take(parts, key, timeout_s, parts.feed.absent)
+
+    def absent(key: str | None) -> None:
+        parts.feed.absent(key)
+        if given_up is not None and given_up():
+            raise WaitTimeoutError("the wait for a micro-batch was given up by its caller")
+
+    return _take(parts, key, timeout_s, absent)
 
 
 def take_same(parts: QueueParts, tree: HostTree, key: str, timeout_s: float) -> Batch:

@@ -44,7 +44,7 @@ from forebay.wire import (
 
 from .call_books import CallBooks
 from .call_limits import CallLimits
-from .call_record import Address, Answer, CallRecord, LetGo, Receive, Run
+from .call_record import Address, Answer, CallRecord, GiveUp, LetGo, Receive, Run
 from .call_runner import CallRunner
 from .engine import StagedEngine
 from .inline_payloads import InlinePayloads
@@ -277,6 +277,8 @@ class TrainerWorker:
                         self._payloads.make_room(call)
                     case LetGo(payload_number=number):
                         self._payloads.let_go(number)
+                    case GiveUp(call=call):
+                        self._runner.give_up(call)
                     case Run(call=call):
                         self._runner.run(call, functools.partial(self._ended, call))
 

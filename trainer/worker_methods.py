@@ -172,6 +172,10 @@ class EngineMethods:
             return _declined(key, staged.reason)
         return {"staged": True, "key": key, "on_device": staged.on_device, "replaced": staged.replaced}
 
+    def look_again(self) -> None:
+        """Has steps that wait for a micro-batch look whether somebody still wants them."""
+        self._engine.queue.look_again()
+
     def reset_staged(self) -> None:
         """Drops all that is staged here."""
         self._engine.reset_staged()

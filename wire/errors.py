@@ -19,6 +19,9 @@ def printable(value: object) -> str:
         One line of at most about 200 characters.
     """
     text = value if isinstance(value, str) else _repr(value)
+    if len(text) > 2 * _SHOWN_CHARS:
+        # Whatever lies between is not shown, and may be long.
+        text = text[:_SHOWN_CHARS] + text[-_SHOWN_CHARS:]
     text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     if len(text) <= _SHOWN_CHARS:
         return text
