@@ -13,7 +13,7 @@ import numpy as np
 
 from forebay.trainer.call_books import CallBooks
 from forebay.trainer.call_limits import CallLimits
-from forebay.trainer.call_record import Answer, CallRecord, LetGo, Receive, Run
+from forebay.trainer.call_record import Answer, CallRecord, GiveUp, LetGo, Receive, Run
 from forebay.wire import (
     Call,
     CallId,
@@ -86,6 +86,7 @@ class CallDesk:
         memory: Bytes that are taken for payloads, by payload number.
         runs: The calls that run, by lane.
         started: The ids of all calls that were run, in order.
+        given_up: The ids of those that run, and that nobody waits for.
     """
 
     def __init__(self, **limits: Any) -> None:
@@ -96,6 +97,7 @@ class CallDesk:
         self.memory: dict[int, int] = {}
         self.runs: dict[str, CallRecord] = {}
         self.started: list[CallId] = []
+        self.given_up: list[CallId] = []
         self._ids = itertools.count(1)
         self._inboxes: dict[bytes, list[Message]] = defaultdict(list)
 
@@ -113,6 +115,9 @@ class CallDesk:
                         self._make_room(call)
                     case LetGo(payload_number=number):
                         del self.memory[number]
+                    case GiveUp(call=call):
+                        assert call in self.runs.values()
+                        self.given_up.append(call.id)
                     case Run(call=call):
                         assert call.lane not in self.runs, "two calls of one lane at once"
                         self.runs[call.lane] = call

@@ -50,6 +50,7 @@ def test_a_call_that_runs_goes_on_when_it_is_cancelled(desk: CallDesk, caller: C
     before = desk.snapshot()
     assert caller.cancel(request) == []
     assert desk.snapshot() == before
+    assert desk.given_up == [request.call], "it may wait for a micro-batch"
     assert isinstance(only(caller.say(request), InProgress), InProgress)
     desk.end("step", returned(3))
     assert only(desk.heard(caller.address), Returned).value == returned(3).value

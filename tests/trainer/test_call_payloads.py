@@ -255,6 +255,7 @@ def test_a_chunk_or_a_repeat_ends_the_silence(desk: CallDesk, caller: Caller, si
         else:
             granted(caller, request)
     assert len(desk.memory) == 1
+    assert "receive_expired" not in desk.books.counters, "it did not begin anew"
 
 
 def test_a_chunk_that_does_not_count_does_not_end_the_silence(desk: CallDesk, caller: Caller) -> None:
