@@ -120,18 +120,22 @@ def test_an_interrupted_worker_says_goodbye(shm_dir: Path, start: Start) -> None
     worker = start()
     talk(endpoint_in(shm_dir), run, retry_s=EVENT_S)
     worker.until("interrupted")
+    worker.go_on()
     worker.finish()
     assert list(shm_dir.iterdir()) == []
 
 
-def test_a_step_that_never_ends_keeps_no_process_from_ending(shm_dir: Path, start: Start) -> None:
+def test_a_step_that_never_ends_keeps_no_process_from_ending_and_its_exit_code_tells(
+    shm_dir: Path, start: Start
+) -> None:
     async def run(handle: TrainerHandle) -> None:
         task = await begun(worker, handle, 101)
         worker.process.send_signal(signal.SIGTERM)
         with pytest.raises(BrokenError, match=r"the trainer worker at .* stopped"):
             await task
 
-    worker = start("--drain-s", "0.1")
+    worker = start("--drain-s", "0.1", "--exit-s", "0.1")
     talk(endpoint_in(shm_dir), run, retry_s=EVENT_S)
-    worker.finish()
+    worker.until("done")
+    assert worker.process.wait(EVENT_S) == 1
     assert list(shm_dir.iterdir()) == []

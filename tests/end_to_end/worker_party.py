@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from forebay import JaxTransfer, StagedEngine, StagingQueue, TrainerSettings, TrainerWorker
+from forebay.trainer import crew
 
 
 def say(**event: Any) -> None:
@@ -46,7 +47,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("--drain-s", type=float, default=60.0)
+    parser.add_argument("--exit-s", type=float, default=30.0, help="how long the exit waits for a step that hangs")
     options = parser.parse_args()
+    crew._EXIT_S = options.exit_s  # type: ignore[misc]
     settings = TrainerSettings(
         stage_batch="stage",
         worker_endpoint=f"ipc://{options.folder}/worker.sock",
