@@ -101,7 +101,8 @@ def test_a_key_that_was_trained_by_its_payload_is_not_staged_again(
         await handle.train_step(payload(1), "k")
         outcome = await handle.stage(payload(2), key="k")
         assert isinstance(outcome, Refusal)
-        assert outcome.code is RefusalCode.CONSUMED
+        # The daemon hears of the end of the step a moment after the step's caller.
+        assert outcome.code in (RefusalCode.CONSUMED, RefusalCode.IN_USE)
         with pytest.raises(RemoteCallError, match="AlreadyTrainedError"):
             await handle.train_step(stage_key="k")
 
