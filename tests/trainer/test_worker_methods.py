@@ -355,6 +355,26 @@ def test_a_key_that_is_being_trained_cannot_be_staged() -> None:
         assert wrapped.queue.keys == ()
 
 
+def test_no_step_claims_a_key_between_the_look_for_it_and_its_staging() -> None:
+    staging = Gate("the staging")
+    methods, wrapped = methods_of(HandEngine())
+    stage = wrapped.stage_batch
+
+    def held(tree: Any, *, key: str) -> Any:
+        staging()
+        return stage(tree, key=key)
+
+    wrapped.stage_batch = held  # type: ignore[method-assign, assignment]
+    with wrapped:
+        call = Call(lambda: methods.stage_batch(payload(1), key="k"))
+        staging.wait_until_reached()
+        assert not methods._trained.lock.acquire(blocking=False)
+        staging.open()
+        assert call.result()["staged"]
+        step(methods, payload(2), stage_key="k")
+        assert wrapped.queue.keys == ()
+
+
 @pytest.mark.parametrize("has_payload", [True, False])
 def test_a_key_that_is_staged_while_its_step_is_called_leaves_nothing_behind(has_payload: bool) -> None:
     engine = HandEngine()
