@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.shm import default_endpoint, default_pool
-from forebay.wire import GIB, MIB, Limits, SettingError, check_settings, parse_settings, read_variables, setting
+from forebay.wire import GIB, MIB, Limits, SettingError, check_settings, read_variables, setting, settings_from
 
 from .book import LedgerSettings
 
@@ -130,10 +130,8 @@ def load_settings(
     environment = os.environ if environment is None else environment
     if file is None and "FOREBAY_CONFIG" in environment:
         file = Path(environment["FOREBAY_CONFIG"])
-    given = _from_file(file) if file is not None else {}
-    given |= read_variables(Settings, environment)
-    given |= {name: value for name, value in (flags or {}).items() if value is not None}
-    return Settings(**parse_settings(Settings, given))
+    from_file = _from_file(file) if file is not None else {}
+    return settings_from(Settings, from_file, read_variables(Settings, environment), flags or {})
 
 
 def _from_file(file: Path) -> dict[str, Any]:

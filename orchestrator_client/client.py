@@ -15,14 +15,11 @@ from forebay.wire import (
     GetStatus,
     Gone,
     Granted,
-    Message,
     MicroBatchGoneError,
     MicroBatchState,
     Offer,
-    ProtocolError,
     Reached,
     Refused,
-    RefusedError,
     Reset,
     Status,
     TreeRegistry,
@@ -39,6 +36,7 @@ from .chunk_sender import Payload
 from .data_endpoint import data_endpoint
 from .exchange import Exchange
 from .pace import Pace
+from .remote_errors import unexpected
 from .results import Refusal, Staged
 from .sending import Sending, Wire
 from .server_kind import DAEMON
@@ -202,7 +200,7 @@ class StagingClient:
             case Gone(state=state, reason=reason):
                 raise MicroBatchGoneError(key, state, reason)
             case _:
-                raise _unexpected(reply)
+                raise unexpected("wait", reply)
 
     async def reset(self, queue: str = "train") -> int:
         """Drops everything in a queue that its trainer does not hold, and what is on its way there.
@@ -216,7 +214,7 @@ class StagingClient:
         reply = await self._link.ask(request, timeout_s=self._timeout_s, what=f"the reset of queue {queue!r}")
         if isinstance(reply, WasReset):
             return reply.dropped
-        raise _unexpected(reply)
+        raise unexpected("reset", reply)
 
     async def status(self) -> Status:
         """Returns what the daemon holds now."""
@@ -224,7 +222,7 @@ class StagingClient:
         reply = await self._link.ask(request, timeout_s=self._timeout_s, what="the daemon's status")
         if isinstance(reply, Status):
             return reply
-        raise _unexpected(reply)
+        raise unexpected("status", reply)
 
     # Staging.
 
@@ -272,7 +270,7 @@ class StagingClient:
                         await sending.follow(reply)
                         grant = reply
                     case _:
-                        raise _unexpected(reply)
+                        raise unexpected("stage", reply)
 
 
 def _is_name(text: object, max_bytes: int) -> bool:
@@ -289,9 +287,3 @@ def _describe_wait(key: str, grant: Granted | None, payload: Payload) -> str:
         f"{key!r} to be complete in slot {grant.slot}"
         f" (at the last answer {grant.received_bytes} of {payload.manifest.payload_bytes} bytes had arrived)"
     )
-
-
-def _unexpected(reply: Message) -> Exception:
-    if isinstance(reply, Refused):
-        return RefusedError(reply.code, reply.words)
-    return ProtocolError("the daemon answered with something else", got=type(reply).__name__)

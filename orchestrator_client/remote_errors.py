@@ -1,10 +1,10 @@
-"""What may go wrong with a call at the other end."""
+"""What may go wrong with a request at the other end."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from forebay.wire import Raised, RemoteError, printable
+from forebay.wire import Message, ProtocolError, Raised, Refused, RefusedError, RemoteError, printable
 
 
 class RemoteCallError(RemoteError):
@@ -40,4 +40,11 @@ class RemoteCallError(RemoteError):
 
 
 class NotBegunError(RemoteCallError):
-    """A step raised before anything was handed to the device: its micro-batch may be passed again."""
+    """A method raised before anything was handed to the device: what it was called with may be passed again."""
+
+
+def unexpected(asked: str, reply: Message) -> RemoteError:
+    """Makes the error for a reply that is no answer to what was asked: a refusal, or something else."""
+    if isinstance(reply, Refused):
+        return RefusedError(reply.code, f"{printable(asked)}: {reply.words}")
+    return ProtocolError(f"{printable(asked)} was answered with something else", got=type(reply).__name__)

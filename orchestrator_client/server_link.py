@@ -29,7 +29,6 @@ from forebay.wire import (
     ProtocolError,
     RefusalCode,
     Refused,
-    RefusedError,
     VersionMismatchError,
     WaitTimeoutError,
     Welcome,
@@ -38,6 +37,7 @@ from forebay.wire import (
 
 from .closing import in_own_thread
 from .exchange import Exchange
+from .remote_errors import unexpected
 from .server_kind import ServerKind
 
 log = logging.getLogger("forebay.client")
@@ -134,10 +134,8 @@ class ServerLink:
                     limit=PROTOCOL_VERSION,
                     remedy="run the same Forebay version on both sides",
                 )
-            case Refused(code=code, words=words):
-                raise RefusedError(code, words)
             case _:
-                raise ProtocolError("a hello was answered with something else", got=type(reply).__name__)
+                raise unexpected("hello", reply)
 
     @contextlib.contextmanager
     def talk(self) -> Iterator[None]:
@@ -243,11 +241,17 @@ class ServerLink:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LINGER_MS / 1000):
                     await self._nobody_talks.wait()
-            self._closed = True
+        finally:
+            # Another close may have come as far meanwhile, and a context ends once.
+            if not self._closed:
+                self._closed = True
+                await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        try:
             if self._reader is not None:
                 self._reader.cancel()
                 await asyncio.gather(self._reader, return_exceptions=True)
         finally:
-            self._closed = True
             self._socket.close()
             await in_own_thread(self._context.term)

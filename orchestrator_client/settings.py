@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from forebay.wire import check_settings, parse_settings, read_variables, setting
+from forebay.wire import check_settings, read_variables, setting, settings_from
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,5 @@ def load_orchestrator_settings(
     Raises:
         SettingError: A value has the wrong type or is out of range; an empty one is wrong too.
     """
-    found: dict[str, Any] = dict(
-        read_variables(OrchestratorSettings, os.environ if environment is None else environment)
-    )
-    found |= {name: value for name, value in (given or {}).items() if value is not None}
-    return OrchestratorSettings(**parse_settings(OrchestratorSettings, found))
+    variables = read_variables(OrchestratorSettings, os.environ if environment is None else environment)
+    return settings_from(OrchestratorSettings, variables, given or {})

@@ -20,7 +20,7 @@ from .results import Refusal
 from .sending import Wire
 from .server_link import ServerLink
 from .trained import Trained
-from .worker_calls import STEP, WORKER, OnSent, WorkerCalls
+from .worker_calls import WORKER, OnSent, WorkerCalls
 
 log = logging.getLogger("forebay.client")
 
@@ -199,7 +199,7 @@ class TrainerHandle:
         """
         if stage_key is not None:
             options = {"stage_key": stage_key, "stage_timeout_s": self._lend_timeout_s} | options
-        prepared = self._calls.prepare(STEP, payload, options)
+        prepared = self._calls.prepare("fwd_bwd", payload, options)
         del payload
         returned = await self._calls.run(prepared, timeout_s=timeout_s, on_sent=on_sent)
         if returned.times is None:

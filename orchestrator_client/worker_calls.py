@@ -24,11 +24,9 @@ from forebay.wire import (
     InProgress,
     Limits,
     Message,
-    ProtocolError,
     Raised,
     RefusalCode,
     Refused,
-    RefusedError,
     Returned,
     TreeError,
     TreeRegistry,
@@ -38,14 +36,13 @@ from forebay.wire import (
     describe,
     flatten,
     pack,
-    printable,
     unpack,
 )
 
 from .chunk_sender import Payload
 from .data_endpoint import data_endpoint
 from .exchange import Exchange
-from .remote_errors import NotBegunError, RemoteCallError
+from .remote_errors import NotBegunError, RemoteCallError, unexpected
 from .sending import Sending, Wire
 from .server_kind import ServerKind
 from .server_link import ServerLink
@@ -59,7 +56,6 @@ WORKER = ServerKind(
 )
 
 OnSent = Callable[[], None]
-STEP = "fwd_bwd"
 
 
 class WorkerCalls:
@@ -163,7 +159,7 @@ class WorkerCalls:
         match reply:
             case Returned():
                 return reply
-            case Raised(began=False) if method == STEP:
+            case Raised(began=False):
                 raise NotBegunError(method, reply)
             case Raised():
                 raise RemoteCallError(method, reply)
@@ -174,7 +170,7 @@ class WorkerCalls:
                     remedy="restore the trainer's state, then go on; the next call goes to the new worker",
                 )
             case _:
-                raise _unexpected(method, reply)
+                raise unexpected(method, reply)
 
     def value_of(self, returned: Returned) -> tuple[Any, str]:
         """Returns what a method returned; or None, and why it did not travel or cannot be had here."""
@@ -194,7 +190,7 @@ class WorkerCalls:
         reply = await self._link.ask(request, timeout_s=timeout_s, what="the worker's status")
         if isinstance(reply, WorkerStatus):
             return reply
-        raise _unexpected("status", reply)
+        raise unexpected("status", reply)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -209,9 +205,3 @@ def _option_limits(limits: Limits) -> Limits:
     return msgspec.structs.replace(
         limits, max_micro_batch_bytes=limits.max_manifest_bytes, size_setting="max_manifest_bytes"
     )
-
-
-def _unexpected(method: str, reply: Message) -> Exception:
-    if isinstance(reply, Refused):
-        return RefusedError(reply.code, f"{printable(method)}: {reply.words}")
-    return ProtocolError(f"{method} was answered with something else", got=type(reply).__name__)

@@ -85,6 +85,7 @@ class CallRunner:
         try:
             self._crew(concurrent=method.is_concurrent).submit(run)
         except HostError as error:
+            del self._clocks[call]
             ended(self._raised(method.name, error, began=False))
 
     def give_up(self, call: CallRecord) -> None:

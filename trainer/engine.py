@@ -167,11 +167,14 @@ class StagedEngine:
         return outputs
 
     def _batch(self, payload: Any, key: str | None, timeout_s: float, clock: StepClock) -> Batch:
+        def given_up() -> bool:
+            return clock.is_given_up
+
         if payload is None:
-            return self.queue.take(key, timeout_s=timeout_s, given_up=lambda: clock.is_given_up)
+            return self.queue.take(key, timeout_s=timeout_s, given_up=given_up)
         if isinstance(payload, Prepared):
             return self.queue.bypass(payload.tree, key=key)
-        return self.queue.put(payload, key=key, timeout_s=timeout_s)
+        return self.queue.put(payload, key=key, timeout_s=timeout_s, given_up=given_up)
 
     def _fwd_bwd_as_it_is(self, payload: Any, key: str | None, options: dict[str, Any], clock: StepClock) -> Any:
         if payload is None:

@@ -6,10 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from forebay.wire import (
-    LEAF_ALIGNMENT,
     Array,
     ChunkFault,
     ChunkHeader,
@@ -21,6 +18,7 @@ from forebay.wire import (
 
 from .call_books import CallBooks
 from .call_record import CallRecord
+from .host_memory import Bytes, aligned_memory
 
 
 class InlinePayloads:
@@ -36,17 +34,16 @@ class InlinePayloads:
     def __init__(self, books: CallBooks, acted: Callable[[], None]) -> None:
         self._books = books
         self._acted = acted
-        self._memory: dict[int, np.ndarray[Any, np.dtype[np.uint8]]] = {}
+        self._memory: dict[int, Bytes] = {}
 
     def make_room(self, call: CallRecord) -> None:
         """Takes memory for a call's payload, or has the call refused."""
         try:
-            memory = np.empty(call.body_bytes + LEAF_ALIGNMENT, np.uint8)
+            memory = aligned_memory(call.body_bytes)
         except MemoryError as error:
             self._books.cannot_receive(call, f"the worker's host has no memory: {error}", time.monotonic())
             return
-        start = -memory.ctypes.data % LEAF_ALIGNMENT
-        self._memory[call.payload_number] = memory[start : start + call.body_bytes]
+        self._memory[call.payload_number] = memory
         self._books.receives(call, time.monotonic())
 
     def let_go(self, payload_number: int) -> None:
@@ -84,7 +81,7 @@ class InlinePayloads:
         self._books.counters[fault] += 1
 
 
-def _views(manifest: Manifest, memory: np.ndarray[Any, np.dtype[np.uint8]], chunk_bytes: int) -> list[Array]:
+def _views(manifest: Manifest, memory: Bytes, chunk_bytes: int) -> list[Array]:
     offsets = manifest.layout(chunk_bytes).offsets
     return [
         memory[offset : offset + leaf.nbytes].view(dtype_of(leaf.dtype, path)).reshape(leaf.shape)

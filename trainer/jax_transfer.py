@@ -9,10 +9,7 @@ Narrowing: with 64-bit mode off, JAX would wrap 64-bit leaves to 32 bits without
 
 from __future__ import annotations
 
-import logging
-import weakref
-from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +17,6 @@ from jax.errors import JaxRuntimeError
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from forebay.wire import (
-    LEAF_ALIGNMENT,
     Array,
     HostError,
     LocalError,
@@ -31,17 +27,17 @@ from forebay.wire import (
     unflatten,
 )
 
+from .device_work import DispatchedArrays, is_work
+from .host_memory import aligned_memory
 from .host_tree import HostTree, PlacedTree, host_tree_of
 from .once import OneWarning
 from .placement import Device, Placement, Target
-from .quiet_log import tell
 from .transfer import Dispatched, OnDevice
 
 unwatchable_warning = OneWarning(
     "STAGE_UNWATCHED the queue cannot tell when the device has made what the engine returned (%s). Said once"
 )
 
-_KEPT_BYTES = 1 << 16
 _HOST_MEMORY_KINDS = ("unpinned_host", "pinned_host")
 _NARROWED = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
 
@@ -143,7 +139,7 @@ class JaxTransfer:
         Anything with the methods `is_ready` and `block_until_ready` counts as one.
         """
         try:
-            arrays = [leaf for leaf in jax.tree.leaves(outputs) if isinstance(leaf, WorkOnDevice)]
+            arrays = [leaf for leaf in jax.tree.leaves(outputs) if is_work(leaf)]
             return DispatchedArrays(arrays) if arrays else None
         except Exception as error:  # noqa: BLE001 - the engine's outputs may be anything, and the step was done
             unwatchable_warning.give(printable(error))
@@ -164,65 +160,6 @@ class JaxTransfer:
         self._check_64bit(leaf, path)
         narrowed = _NARROWED.get(leaf.dtype.name)
         return leaf if narrowed is None or jax.config.read("jax_enable_x64") else leaf.astype(narrowed)
-
-
-@runtime_checkable
-class WorkOnDevice(Protocol):
-    """What a device is making: a `jax.Array`, or something that behaves like one."""
-
-    def is_ready(self) -> bool:
-        """Tells whether it is there."""
-
-    def block_until_ready(self) -> Any:
-        """Waits until it is."""
-
-
-class DispatchedArrays:
-    """Work that is done when the arrays that it makes are ready.
-
-    It keeps the smallest of them, if that is small, and only looks at the others: gradients must not live longer
-    for being watched. What was deleted, or donated to later work, cannot be waited for.
-
-    Args:
-        arrays: At least one.
-    """
-
-    def __init__(self, arrays: list[Any]) -> None:
-        arrays = sorted(arrays, key=lambda array: getattr(array, "nbytes", 0))
-        self._kept = [array for array in arrays[:1] if getattr(array, "nbytes", 0) <= _KEPT_BYTES]
-        self._looked_at = [weakref.ref(array) for array in arrays[len(self._kept) :]]
-
-    def __repr__(self) -> str:
-        state = "lost" if self.is_lost() else "done" if self.is_done() else "running"
-        return f"DispatchedArrays({len(self._kept) + len(self._looked_at)}, {state})"
-
-    def is_done(self) -> bool:
-        """Tells whether the smallest of them is ready; never waits."""
-        try:
-            return next((bool(array.is_ready()) for array in self._watched()), False)
-        except Exception as error:  # noqa: BLE001 - donated just now; or no array of JAX's
-            tell(logging.DEBUG, "dispatched work cannot be looked at reason=%r", error)
-            return False
-
-    def is_lost(self) -> bool:
-        """Tells whether there is none left."""
-        return next(self._watched(), None) is None
-
-    def wait(self) -> None:
-        """Waits for all of them. What went wrong on the device is told to whoever uses its results."""
-        for array in self._watched():
-            try:
-                array.block_until_ready()
-            except Exception as error:  # noqa: BLE001 - XLA's errors, and an array deleted just now
-                tell(logging.DEBUG, "dispatched work failed reason=%r", error)
-
-    def _watched(self) -> Iterator[Any]:
-        # One at a time: jaxlib 0.10 crashes when it is asked about an array that was deleted since.
-        yield from (array for array in self._kept if not _is_deleted(array))
-        for other in self._looked_at:
-            array = other()
-            if array is not None and not _is_deleted(array):
-                yield array
 
 
 def check_outside(array: jax.Array, leaf: Array, path: str) -> None:
@@ -251,10 +188,6 @@ def _check_no_device_arrays(payload: Any) -> None:
                 limit="numpy arrays and static values",
                 remedy="pass forebay.Prepared(tree) if all of it is, else numpy.asarray(leaf)",
             )
-
-
-def _is_deleted(array: Any) -> bool:
-    return isinstance(array, jax.Array) and array.is_deleted()
 
 
 def _put(host: Array, target: Target, path: str, default_is_host_memory: bool) -> jax.Array:
@@ -294,8 +227,6 @@ def _is_host_memory(sharding: Sharding) -> bool:
 
 def _private_copy(host: Array) -> Array:
     # Aligned, so that JAX keeps this copy instead of making a second one.
-    memory: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(host.nbytes + LEAF_ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % LEAF_ALIGNMENT
-    copy: Array = np.ndarray(host.shape, host.dtype, buffer=memory.data, offset=start)
+    copy: Array = aligned_memory(host.nbytes).view(host.dtype).reshape(host.shape)
     np.copyto(copy, host)
     return copy

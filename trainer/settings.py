@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from forebay.shm import default_endpoint
-from forebay.wire import GIB, MIB, SettingError, check_settings, parse_settings, read_variables, setting
+from forebay.wire import GIB, MIB, SettingError, check_settings, read_variables, setting, settings_from
 
 
 class StageMode(enum.StrEnum):
@@ -93,8 +93,5 @@ def load_trainer_settings(
         SettingError: A value has the wrong type, is out of range or is none of the choices; an empty one is wrong
             too.
     """
-    found: dict[str, Any] = dict(
-        read_variables(TrainerSettings, os.environ if environment is None else environment)
-    )
-    found |= {name: value for name, value in (given or {}).items() if value is not None}
-    return TrainerSettings(**parse_settings(TrainerSettings, found))
+    variables = read_variables(TrainerSettings, os.environ if environment is None else environment)
+    return settings_from(TrainerSettings, variables, given or {})

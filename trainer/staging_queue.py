@@ -7,7 +7,7 @@ import dataclasses
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,7 +21,7 @@ from .left_open import LeftOpen
 from .queue_parts import QueueParts
 from .settings import TrainerSettings, load_trainer_settings
 from .statistics import QueueStats
-from .steps import put_now, take_same, take_staged, use_prepared
+from .steps import GivenUp, put_now, take_same, take_staged, use_prepared
 from .transfer import Transfer
 
 WAIT_S = 600.0
@@ -146,7 +146,7 @@ class StagingQueue:
         key: str | None = None,
         *,
         timeout_s: float = WAIT_S,
-        given_up: Callable[[], bool] | None = None,
+        given_up: GivenUp | None = None,
     ) -> Batch:
         """Waits for a micro-batch to be on the device, and hands it out.
 
@@ -175,7 +175,14 @@ class StagingQueue:
         with self._parts.changed:
             self._parts.changed.notify_all()
 
-    def put(self, payload: Any, *, key: str | None = None, timeout_s: float = WAIT_S) -> Batch:
+    def put(
+        self,
+        payload: Any,
+        *,
+        key: str | None = None,
+        timeout_s: float = WAIT_S,
+        given_up: GivenUp | None = None,
+    ) -> Batch:
         """Hands out a payload for a step, whatever is queued.
 
         With a key, the entry of that key is handed out instead if it is the same micro-batch: structure, shapes,
@@ -186,6 +193,7 @@ class StagingQueue:
             payload: A pytree of numpy arrays and static values.
             key: The key that it stands for; default none, and nothing that is queued is touched.
             timeout_s: Seconds to wait for a transfer.
+            given_up: Tells whether the wait for the key's entry shall end before that; see `take`.
 
         Returns:
             The batch. It counts towards the cap if it was staged.
@@ -193,14 +201,14 @@ class StagingQueue:
         Raises:
             TreeError: It is no micro-batch, or cannot be had on the device.
             PromotionError: The transfer failed.
-            WaitTimeoutError: A transfer took too long.
+            WaitTimeoutError: A transfer took too long, or the wait was given up.
             ClosedError: The queue is closed.
         """
         check_request(key, timeout_s)
         tree = self._parts.transfer.take_apart(payload)
         if key is None:
             return put_now(self._parts, tree, None, "keyless", timeout_s)
-        return take_same(self._parts, tree, key, timeout_s)
+        return take_same(self._parts, tree, key, timeout_s, given_up)
 
     def bypass(self, tree: Any, *, key: str | None = None) -> Batch:
         """Hands out a micro-batch whose arrays are on the device already.

@@ -18,6 +18,9 @@ from .once import OneWarning
 from .queue_parts import QueueParts
 from .transfer import OnDevice
 
+GivenUp = Callable[[], bool]
+"""Tells whether nobody wants what is waited for any more."""
+
 _READY = frozenset({EntryState.ON_DEVICE, EntryState.REJECTED})
 
 mismatch_warning = OneWarning(
@@ -79,20 +82,14 @@ class QueueStep:
             self.origin.ended(reason)
 
 
-def take_staged(
-    parts: QueueParts, key: str | None, timeout_s: float, given_up: Callable[[], bool] | None = None
-) -> Batch:
+def take_staged(parts: QueueParts, key: str | None, timeout_s: float, given_up: GivenUp | None = None) -> Batch:
     """Waits for an entry to be on the device; see `StagingQueue.take`."""
-
-    def absent(key: str | None) -> None:
-        parts.feed.absent(key)
-        if given_up is not None and given_up():
-            raise WaitTimeoutError("the wait for a micro-batch was given up by its caller")
-
-    return _take(parts, key, timeout_s, absent)
+    return _take(parts, key, timeout_s, parts.feed.absent, given_up)
 
 
-def take_same(parts: QueueParts, tree: HostTree, key: str, timeout_s: float) -> Batch:
+def take_same(
+    parts: QueueParts, tree: HostTree, key: str, timeout_s: float, given_up: GivenUp | None = None
+) -> Batch:
     """Hands out the entry with a key if it is the same as a payload, else that; see `StagingQueue.put`."""
 
     def refuse(_: str | None) -> None:
@@ -100,7 +97,7 @@ def take_same(parts: QueueParts, tree: HostTree, key: str, timeout_s: float) -> 
 
     try:
         _check_same(parts, key, tree.signature)
-        return _take(parts, key, timeout_s, refuse, tree.signature)
+        return _take(parts, key, timeout_s, refuse, given_up, tree.signature)
     except _UnusableEntryError as unusable:
         cause, words = unusable.cause, unusable.words
     if cause == "mismatch":
@@ -155,6 +152,7 @@ def _take(
     key: str | None,
     timeout_s: float,
     absent: Callable[[str | None], None],
+    given_up: GivenUp | None,
     signature: bytes | None = None,
 ) -> Batch:
     """Waits for an entry, and takes it.
@@ -164,6 +162,7 @@ def _take(
         key: Which; None for the next.
         timeout_s: Seconds to wait.
         absent: Called while it is not queued; raises if it will not come.
+        given_up: Ends the wait.
         signature: What it must be, if that matters.
     """
     with parts.changed:
@@ -174,7 +173,7 @@ def _take(
             name = "the next micro-batch" if key is None else f"micro-batch {printable(key)!r}"
             with parts.wanting(key):
                 what = f"{name} to be on the device"
-                entry = parts.wait(lambda: _look_for(parts, key, absent, signature), timeout_s, what)
+                entry = parts.wait(lambda: _look_for(parts, key, absent, given_up, signature), timeout_s, what)
         parts.feed.demand_changed()
         on_device, failure, entry.failure = entry.on_device, entry.failure, None
     if on_device is None:
@@ -195,8 +194,14 @@ def _ready(parts: QueueParts, key: str | None, signature: bytes | None) -> Entry
 
 
 def _look_for(
-    parts: QueueParts, key: str | None, absent: Callable[[str | None], None], signature: bytes | None
+    parts: QueueParts,
+    key: str | None,
+    absent: Callable[[str | None], None],
+    given_up: GivenUp | None,
+    signature: bytes | None,
 ) -> Entry | None:
+    if given_up is not None and given_up():
+        raise WaitTimeoutError("the wait for a micro-batch was given up by its caller")
     found = _ready(parts, key, signature)
     if found is not None:
         return found

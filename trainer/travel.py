@@ -11,7 +11,7 @@ import numpy as np
 
 from forebay.wire import Limits, PackedTree, TreeError, TreeRegistry, pack, words_of
 
-from .jax_transfer import WorkOnDevice
+from .device_work import is_deleted, is_work
 from .quiet_log import tell
 
 
@@ -29,12 +29,12 @@ def wait_for(outputs: Any) -> None:
         tell(logging.DEBUG, "outputs cannot be waited for reason=%r", error)
         return
     for leaf in leaves:
-        if not isinstance(leaf, WorkOnDevice) or _is_deleted(leaf):
+        if not is_work(leaf) or is_deleted(leaf):
             continue
         try:
             leaf.block_until_ready()
         except Exception:
-            if not _is_deleted(leaf):
+            if not is_deleted(leaf):
                 raise
 
 
@@ -68,8 +68,4 @@ def _fetched(leaf: Any) -> Any:
     if isinstance(leaf, jax.Array):
         return np.asarray(leaf)
     # What only behaves like a device array has nothing that could travel.
-    return None if isinstance(leaf, WorkOnDevice) else leaf
-
-
-def _is_deleted(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and leaf.is_deleted()
+    return None if is_work(leaf) else leaf

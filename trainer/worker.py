@@ -8,25 +8,20 @@ import logging
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 import zmq
 
-from forebay.shm import this_peer
 from forebay.sockets import ChunkReceiver, Mailbox, only_frame, stopped_by_sigterm, waking_signals
-from forebay.version import VERSION
 from forebay.wire import (
-    PROTOCOL_VERSION,
     Call,
     CallRequest,
     CancelCall,
     ClosedError,
     GetWorkerStatus,
     Hello,
-    Limits,
     ProtocolError,
     Raised,
     RefusalCode,
@@ -35,11 +30,9 @@ from forebay.wire import (
     TreeRegistry,
     UsageError,
     WaitTimeoutError,
-    WorkerStatus,
     WorkerWelcome,
     decode_call_request,
     default_registry,
-    printable,
 )
 
 from .call_books import CallBooks
@@ -49,6 +42,7 @@ from .call_runner import CallRunner
 from .engine import StagedEngine
 from .inline_payloads import InlinePayloads
 from .quiet_log import tell
+from .worker_card import WorkerCard
 from .worker_methods import EngineMethods
 from .worker_sockets import WorkerSockets
 
@@ -81,20 +75,15 @@ class TrainerWorker:
         if not isinstance(engine, StagedEngine):
             raise UsageError("what a worker serves", got=type(engine).__name__, limit="a forebay.StagedEngine")
         self.settings = engine.queue.settings
-        self._me = this_peer(name)
-        self._epoch = uuid.uuid4().hex
-        self._started_at = time.monotonic()
-        self._limits = Limits(
-            max_micro_batch_bytes=self.settings.inline_max_bytes, size_setting="inline_max_bytes"
-        )
-        self._books = CallBooks(self._epoch, self._call_limits())
+        self._card = WorkerCard(name, self.settings)
+        self._books = CallBooks(self._card.epoch, self._call_limits())
         self._payloads = InlinePayloads(self._books, self._act)
         self._engine = EngineMethods(engine, self._books.counters)
         self._runner = CallRunner(
             self._engine,
             self._payloads,
             registry=registry,
-            limits=self._limits,
+            limits=self._card.limits,
             max_answer_bytes=self.settings.max_answer_bytes,
         )
         self._stop_at: float | None = None
@@ -102,13 +91,13 @@ class TrainerWorker:
         self._is_idle = threading.Event()
         self._is_idle.set()
         self._is_closed = False
-        self._sockets = WorkerSockets(self.settings, self._limits, self._me)
+        self._sockets = WorkerSockets(self.settings, self._card.limits, self._card.peer)
         self._receiver = ChunkReceiver(self._sockets.data.socket, self._payloads)
         self._mailbox = Mailbox()
 
     def _call_limits(self) -> CallLimits:
         return CallLimits(
-            limits=self._limits,
+            limits=self._card.limits,
             receive_lease_s=self.settings.inline_lease_s,
             inline_bytes=self.settings.inline_total_bytes,
             remembered_calls=self.settings.remembered_calls,
@@ -225,7 +214,7 @@ class TrainerWorker:
             case CancelCall():
                 self._books.cancel(sender, request, now)
             case GetWorkerStatus():
-                self._sockets.send(sender, self._status(request.id, now))
+                self._sockets.send(sender, self._card.status(request.id, self._engine, self._books))
         self._act()
 
     def _lane_of(self, method: str) -> str | None:
@@ -233,39 +222,12 @@ class TrainerWorker:
         return None if known is None else known.lane
 
     def _welcome(self, sender: Address, hello: Hello) -> None:
-        if hello.version != PROTOCOL_VERSION:
-            words = f"the caller speaks protocol {hello.version}, the worker {PROTOCOL_VERSION}"
-            self._sockets.send(sender, Refused(id=hello.id, code=RefusalCode.VERSION, words=words))
-            return
-        self._sockets.knows(sender)
-        welcome = WorkerWelcome(
-            id=hello.id,
-            version=PROTOCOL_VERSION,
-            software=VERSION,
-            epoch=self._epoch,
-            peer=self._me,
-            data_endpoint=self._sockets.data.address,
-            limits=self._limits,
-            mode=str(self.settings.mode),
-            is_fed=self._engine.is_fed,
-            methods=tuple(self._runner.methods),
+        welcome = self._card.welcome(
+            hello, self._sockets.data.address, is_fed=self._engine.is_fed, methods=self._runner.methods
         )
+        if isinstance(welcome, WorkerWelcome):
+            self._sockets.knows(sender)
         self._sockets.send(sender, welcome)
-
-    def _status(self, message_id: int, now: float) -> WorkerStatus:
-        return WorkerStatus(
-            id=message_id,
-            software=VERSION,
-            epoch=self._epoch,
-            peer=self._me,
-            uptime_s=now - self._started_at,
-            mode=str(self.settings.mode),
-            state=self._engine.state,
-            failure=printable(self._engine.failure),
-            draining=self._books.draining,
-            calls=tuple(call.status(now) for call in self._books.unfinished),
-            counters=dict(self._books.counters),
-        )
 
     def _act(self) -> None:
         while actions := self._books.take_actions():

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import SettingError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+S = TypeVar("S", bound="DataclassInstance")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,6 +144,20 @@ def _parse(kind: str, value: Any) -> Any:
         if kind == "float" and type(value) is int:
             return float(value)
     return value
+
+
+def settings_from(settings_type: type[S], *sources: Mapping[str, Any]) -> S:
+    """Makes a process's settings out of what several sources say.
+
+    Args:
+        settings_type: The dataclass.
+        *sources: Values by setting name, the weightiest last; None means not given.
+
+    Raises:
+        SettingError: A value is wrong.
+    """
+    given = {name: value for source in sources for name, value in source.items() if value is not None}
+    return settings_type(**parse_settings(settings_type, given))
 
 
 def check_settings(settings: DataclassInstance) -> None:

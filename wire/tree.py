@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .dtypes import dtype_name
-from .errors import TreeError
+from .errors import TreeError, printable
 from .limits import Limits
 from .registry import RecordType, TreeRegistry
 from .structure import (
@@ -113,11 +113,12 @@ class _Flattener:
             )
         if array.nbytes > self._limits.max_micro_batch_bytes:
             # Before it is copied: a broadcast array may be larger than the host's memory.
+            setting = printable(self._limits.size_setting)
             raise TreeError(
-                f"leaf {path} is larger than {self._limits.size_setting} allows",
+                f"leaf {path} is larger than {setting} allows",
                 got=f"{array.nbytes} bytes",
                 limit=f"{self._limits.max_micro_batch_bytes} bytes",
-                remedy=f"send less at once, or raise {self._limits.size_setting} at the receiver",
+                remedy=f"send less at once, or raise {setting} at the receiver",
             )
         # Only some dtypes have a byte order to choose.
         dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder("=")

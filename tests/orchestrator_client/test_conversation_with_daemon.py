@@ -135,6 +135,28 @@ def test_a_client_outside_its_block_says_so(shm_dir: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_link_that_is_closed_twice_at_once_ends_its_context_once(
+    shm_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        link = ServerLink(DAEMON, f"ipc://{shm_dir}/nobody", name="test", retry_s=PATIENCE_S)
+        term, ends = link.context.term, 0
+
+        def end() -> None:
+            nonlocal ends
+            ends += 1
+            term()
+
+        monkeypatch.setattr(link.context, "term", end)
+        with link.talk():
+            closes = [asyncio.create_task(link.close()) for _ in range(2)]
+            await asyncio.sleep(0)
+        await asyncio.gather(*closes)
+        assert ends == 1
+
+    asyncio.run(run())
+
+
 def test_a_closed_client_says_so(shm_dir: Path) -> None:
     async def run() -> None:
         with FakeDaemon(shm_dir, ignore) as daemon:

@@ -69,7 +69,7 @@ def test_what_was_raised_there_is_raised_here(shm_dir: Path, is_step: bool, bega
         with pytest.raises(RemoteCallError) as caught:
             await (handle.train_step(stage_key="k") if is_step else handle.update())
         error = caught.value
-        assert isinstance(error, NotBegunError) == (is_step and not began)
+        assert isinstance(error, NotBegunError) == (not began), "whatever the method"
         method = "fwd_bwd" if is_step else "update"
         assert str(error) == f"{method} raised in the trainer's worker, which is failed: KeyError: 'x'"
         assert (error.method, error.kind, error.words) == (method, "KeyError", "KeyError: 'x'")

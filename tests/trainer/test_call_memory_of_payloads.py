@@ -125,7 +125,7 @@ def test_a_host_without_memory_refuses_the_call(monkeypatch: pytest.MonkeyPatch)
         raise MemoryError("Unable to allocate")
 
     desk = Desk()
-    monkeypatch.setattr("forebay.trainer.inline_payloads.np.empty", refuse)
+    monkeypatch.setattr("forebay.trainer.host_memory.np.empty", refuse)
     answers = desk.call({"x": np.zeros(300, np.uint8)})
     assert refused(answers) is RefusalCode.INLINE_FULL
     assert isinstance(answers[0], Refused)

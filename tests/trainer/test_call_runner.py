@@ -293,7 +293,9 @@ def test_as_many_concurrent_methods_as_there_are_run_beside_each_other(desk: Des
         future.result(WAIT_S)
 
 
-def test_a_thread_that_cannot_be_had_is_an_answer(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_be_had_is_an_answer_and_leaves_nothing_behind(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patches:
 
         def refuse(_: threading.Thread) -> None:
@@ -303,4 +305,5 @@ def test_a_thread_that_cannot_be_had_is_an_answer(desk: Desk, monkeypatch: pytes
         answer = desk.raised("metrics")
     assert (answer.kind, answer.began) == ("HostError", False)
     assert "can't start new thread" in answer.words
+    assert desk.runner._clocks == {}
     assert isinstance(desk.run("metrics"), Returned)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from forebay.trainer import NotStagedError, steps
+from forebay.trainer.step_clock import StepClock
 
 from .device_arrays import SHAPE, HeldTransfer, live, payload
 from .engines import CAPS, HandEngine, staged, wait_until_wanted
@@ -184,6 +185,27 @@ def test_an_entry_that_was_replaced_while_a_step_waited_for_it_is_compared_too(
         assert engine.trained == [1]
         assert wrapped.queue.statistics.drops == {"replaced": 1, "mismatch": 1}
         assert len(warned()) == 1
+
+
+@pytest.mark.parametrize("given", [None, payload(1)], ids=["key", "payload"])
+def test_a_step_that_is_given_up_ends_though_its_micro_batch_is_still_on_its_way(
+    others: ThreadPoolExecutor, given: Any
+) -> None:
+    engine, transfer, clock = HandEngine(), HeldTransfer(), StepClock()
+    with staged(engine, transfer=transfer) as wrapped:
+        transfer.hold(1)
+        wrapped.stage_batch(payload(1), key="a")
+        transfer.wait_until_begun()
+        step: Future[Any] = others.submit(wrapped.fwd_bwd, given, stage_key="a", stage_clock=clock)
+        wait_until_wanted(wrapped, "a")
+        clock.is_given_up = True
+        wrapped.queue.look_again()
+        try:
+            assert "given up" in str(step.exception(WAIT_S))
+        finally:
+            transfer.let_go()
+        assert (engine.trained, clock.began_at) == ([], None)
+        assert wrapped.queue.keys == ("a",)
 
 
 def test_a_payload_whose_entry_was_dropped_while_the_step_waited_for_it_is_transferred(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 import pytest
 
-from forebay.trainer import Queued
+from forebay.trainer import Batch, Queued, StagingQueue
 from forebay.trainer.entry_states import EntryState
-from forebay.wire import ClosedError
+from forebay.wire import ClosedError, WaitTimeoutError
 
 from .fake_transfer import payload
 from .queue_bench import Bench, batch_key, bench_of, name_in, name_of_batch
@@ -86,6 +89,37 @@ def test_the_arrays_of_a_finished_batch_are_let_go(bench: Bench) -> None:
     bench.transfer.wait_until_live()
     with pytest.raises(ClosedError):
         _ = batch.tree
+
+
+# Waits that are given up.
+
+
+WAYS: dict[str, Callable[[StagingQueue, Callable[[], bool]], Batch]] = {
+    "the next": lambda queue, given_up: queue.take(given_up=given_up),
+    "a key": lambda queue, given_up: queue.take("a", given_up=given_up),
+    "a payload with a key": lambda queue, given_up: queue.put(payload("a"), key="a", given_up=given_up),
+}
+
+
+@pytest.mark.parametrize("look", ["at once", "when the entry has arrived"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_wait_that_was_given_up_ends_and_leaves_the_entry_that_was_on_its_way(
+    bench: Bench, way: str, look: str
+) -> None:
+    given_up = threading.Event()
+    bench.hold_a_promotion("a")
+    call = Call(lambda: WAYS[way](bench.queue, given_up.is_set))
+    bench.watch.until_wanted(None if way == "the next" else "a")
+    given_up.set()
+    if look == "at once":
+        bench.queue.look_again()
+        assert isinstance(call.error(), WaitTimeoutError)
+    bench.transfer.let_go(all_after=True)
+    error = call.error()
+    assert isinstance(error, WaitTimeoutError)
+    assert "given up by its caller" in str(error)
+    assert bench.keys() == ("a",)
+    assert batch_key(bench.queue.take()) == "a"
 
 
 # Several threads.

@@ -308,6 +308,15 @@ def test_a_micro_batch_larger_than_a_slot_is_refused_by_its_largest_leaf() -> No
         describe(flat, limits)
 
 
+@pytest.mark.parametrize("sizes", [[873], [500, 500]], ids=["one leaf", "all leaves"])
+def test_the_name_that_a_receiver_gives_its_limit_cannot_drive_a_terminal(sizes: list[int]) -> None:
+    limits = Limits(max_micro_batch_bytes=872, size_setting="\x1b[2J" + "x" * 10_000)
+    with pytest.raises(TreeError, match=r"larger than \\x1b\[2Jx+\.\.\.x+ allows.*or raise \\x1b") as caught:
+        describe(flatten([np.zeros(size, np.uint8) for size in sizes], registry=REGISTRY, limits=limits), limits)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1000
+
+
 def test_a_broadcast_array_larger_than_memory_is_refused_before_it_is_copied() -> None:
     huge = np.broadcast_to(np.zeros(()), (10**9, 10**4))
     with pytest.raises(TreeError, match=r"\['huge'\] is larger than slot_max_bytes allows.*80000000000000 bytes"):
