@@ -6,7 +6,7 @@ import dataclasses
 import enum
 
 from forebay.shm import SlotState
-from forebay.wire import Message
+from forebay.wire import Arrivals, Message
 
 
 class Channel(enum.StrEnum):
@@ -51,6 +51,14 @@ class WriteLoan:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class WriteBody:
+    """Write a whole body that came with its offer to a slot."""
+
+    slot: int
+    body: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class WriteState:
     """Record a slot's state in its header."""
 
@@ -58,6 +66,13 @@ class WriteState:
     state: SlotState
     sequence: int = 0
     holder: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AwaitWriters:
+    """Go on when nobody writes any more to a slot that was being filled; a chunk's time at most."""
+
+    arrivals: Arrivals
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,4 +106,4 @@ class Log:
     fields: dict[str, object]
 
 
-Action = Reply | ReserveSlot | WriteLoan | WriteState | WatchHolder | ForgetHolder | Log
+Action = Reply | ReserveSlot | WriteLoan | WriteBody | WriteState | AwaitWriters | WatchHolder | ForgetHolder | Log

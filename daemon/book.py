@@ -13,7 +13,9 @@ from typing import TypeVar
 from forebay.shm import SlotEvent, SlotState, SlotTable
 from forebay.wire import (
     GONE,
+    Arrivals,
     Gone,
+    Incoming,
     Limits,
     MicroBatchEvent,
     MicroBatchState,
@@ -23,7 +25,7 @@ from forebay.wire import (
     Refused,
 )
 
-from .actions import Action, Address, Level, Log, Reply, WriteState
+from .actions import Action, Address, AwaitWriters, Level, Log, Reply, WriteState
 from .micro_batch import MicroBatch
 from .train_queue import TrainQueue
 
@@ -77,13 +79,17 @@ class Book:
     Args:
         settings: See `LedgerSettings`.
         slots: The slots, as created or found.
+        incoming: What the threads that receive look at.
         me: This daemon, for answers.
         epoch: This run of the daemon.
     """
 
-    def __init__(self, settings: LedgerSettings, slots: SlotTable, me: Peer, epoch: str) -> None:
+    def __init__(
+        self, settings: LedgerSettings, slots: SlotTable, incoming: Incoming, me: Peer, epoch: str
+    ) -> None:
         self.settings = settings
         self.slots = slots
+        self.incoming = incoming
         self.me = me
         self.epoch = epoch
         self.draining = False
@@ -169,8 +175,7 @@ class Book:
 
     def publish(self, batch: MicroBatch, now: float) -> None:
         """Makes a filled slot READY, at the end of its queue or in the place that it inherited."""
-        self.filling.pop(batch.slot, None)
-        batch.arrivals = None
+        self._stop_filling(batch)
         batch.was_published = True
         if batch.sequence == 0:
             batch.sequence = self.next_sequence()
@@ -184,10 +189,24 @@ class Book:
         """Frees a micro-batch's slot, if it has one."""
         if batch.slot < 0:
             return
-        self.filling.pop(batch.slot, None)
-        batch.arrivals = None
+        self._stop_filling(batch)
         self._move_slot(batch, event)
         batch.slot = -1
+
+    def fill(self, batch: MicroBatch, arrivals: Arrivals) -> None:
+        """Has chunks for a micro-batch that has a slot written there from now on."""
+        batch.arrivals = arrivals
+        self.filling[batch.slot] = batch
+        self.incoming.open(arrivals)
+
+    def _stop_filling(self, batch: MicroBatch) -> None:
+        """Has nothing more written to a slot; what is done to it afterwards waits for who still writes."""
+        arrivals, batch.arrivals = batch.arrivals, None
+        self.filling.pop(batch.slot, None)
+        if arrivals is not None:
+            self.incoming.close(arrivals)
+            if not arrivals.is_complete:
+                self.do(AwaitWriters(arrivals))
 
     def drop(self, batch: MicroBatch, now: float, reason: str) -> None:
         """Ends a micro-batch that the trainer does not hold and frees its slot."""

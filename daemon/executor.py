@@ -12,16 +12,18 @@ import zmq
 
 from forebay.shm import Pool, SlotFile, holder_path
 from forebay.sockets import Mailbox
-from forebay.wire import encode_message, printable
+from forebay.wire import LocalError, encode_message, printable
 
 from .actions import (
     Action,
+    AwaitWriters,
     Channel,
     ForgetHolder,
     Log,
     Reply,
     ReserveSlot,
     WatchHolder,
+    WriteBody,
     WriteLoan,
     WriteState,
 )
@@ -29,6 +31,8 @@ from .background import SlotGrower, watch_lock
 from .ledger import Ledger
 
 log = logging.getLogger("forebay.daemon")
+
+_WRITE_S = 60.0
 
 
 class Executor:
@@ -57,7 +61,9 @@ class Executor:
             Reply: self._reply,
             WriteState: self._write_state,
             WriteLoan: self._write_loan,
+            WriteBody: self._write_body,
             ReserveSlot: self._reserve,
+            AwaitWriters: self._await_writers,
             WatchHolder: self._watch,
             ForgetHolder: self._forget,
             Log: self._log,
@@ -89,8 +95,15 @@ class Executor:
     def _write_loan(self, action: WriteLoan) -> None:
         self._pool.files[action.slot].write_loan(action.generation, action.envelope, action.body_bytes)
 
+    def _write_body(self, action: WriteBody) -> None:
+        self._pool.files[action.slot].body(0, len(action.body))[:] = action.body
+
     def _reserve(self, action: ReserveSlot) -> None:
         self._grower.grow(self._pool.files[action.slot], action.file_bytes)
+
+    def _await_writers(self, action: AwaitWriters) -> None:
+        if not self._ledger.incoming.wait_until_left(action.arrivals, _WRITE_S):
+            raise LocalError(f"waited {_WRITE_S:g} s for a chunk to be written, in {action.arrivals!r}")
 
     def _grown(self, file: SlotFile) -> None:
         file.remap()

@@ -10,10 +10,9 @@ from forebay.wire import (
     GONE,
     PROTOCOL_VERSION,
     Abandon,
+    Arrivals,
     Attach,
     Await,
-    ChunkFault,
-    ChunkHeader,
     ControlRequest,
     Detach,
     FindPool,
@@ -21,6 +20,7 @@ from forebay.wire import (
     GetStatus,
     Goodbye,
     Hello,
+    Incoming,
     MicroBatchState,
     Offer,
     Peer,
@@ -49,6 +49,7 @@ class Ledger:
     Args:
         settings: Limits, leases and how much is remembered.
         slots: Every slot, as created or found.
+        incoming: Which chunks are wanted; the threads that receive them look there.
         me: This daemon.
         epoch: Names this run of the daemon.
         software: Version of this package.
@@ -61,6 +62,7 @@ class Ledger:
         self,
         settings: LedgerSettings,
         slots: SlotTable,
+        incoming: Incoming,
         *,
         me: Peer,
         epoch: str,
@@ -69,7 +71,7 @@ class Ledger:
         data_endpoint: str,
         now: float,
     ) -> None:
-        self._book = Book(settings, slots, me, epoch)
+        self._book = Book(settings, slots, incoming, me, epoch)
         self._lending = Lending(self._book)
         self._staging = Staging(self._book, self._when_published)
         self._software = software
@@ -79,6 +81,11 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"Ledger({self._book.slots!r}, queues={list(self._book.queues.values())!r})"
+
+    @property
+    def incoming(self) -> Incoming:
+        """Which chunks are wanted."""
+        return self._book.incoming
 
     @property
     def is_filling(self) -> bool:
@@ -159,19 +166,9 @@ class Ledger:
         self._book.refuse(sender, 0, RefusalCode.BAD_REQUEST, words)
         return self._book.take_actions()
 
-    def chunk(self, header: ChunkHeader) -> ChunkFault | None:
-        """Tells whether a chunk's bytes may be written to its slot, and if not, why."""
-        return self._staging.chunk(header)
-
-    def filled(self, header: ChunkHeader, now: float) -> list[Action]:
-        """Hears that a chunk that `chunk` let pass lies in its slot, checksum and all."""
-        self._staging.filled(header, now)
-        return self._book.take_actions()
-
-    def chunk_thrown_away(self, fault: ChunkFault) -> list[Action]:
-        """Counts a chunk whose bytes were not used."""
-        self._book.counters[fault] += 1
-        self._book.log(Level.DEBUG, "chunk_thrown_away", fault=fault.value)
+    def filled(self, arrivals: Arrivals, now: float) -> list[Action]:
+        """Hears that the last chunk of a micro-batch lies in its slot, all checksums right."""
+        self._staging.filled(arrivals, now)
         return self._book.take_actions()
 
     # Events from this host.
@@ -201,8 +198,10 @@ class Ledger:
     def next_deadline(self) -> float | None:
         """Returns the monotonic second at which `tick` has something to end, or None."""
         book = self._book
-        deadlines = [batch.deadline for batch in (*book.filling.values(), *book.waiting())]
-        return min((*deadlines, *book.wait_deadlines()), default=None)
+        lease_s = book.settings.fill_lease_s
+        filling = (batch.silent_at(lease_s) for batch in book.filling.values())
+        waiting = (batch.deadline for batch in book.waiting())
+        return min((*filling, *waiting, *book.wait_deadlines()), default=None)
 
     def drain(self, now: float) -> list[Action]:
         """Takes no new offers from now on; what is filling may finish."""

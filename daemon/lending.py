@@ -93,18 +93,27 @@ class Lending:
                 self._send_lend(attachment, batch, on_credit=False)
 
     def _learn_on_device(
-        self, queue: TrainQueue, attachment: Attachment, key: str, attempt: str, now: float
+        self,
+        queue: TrainQueue,
+        attachment: Attachment,
+        key: str,
+        attempt: str,
+        now: float,
+        *,
+        is_trained: bool = False,
     ) -> bool:
-        """Learns what only the trainer still knows after a restart, so that no repeat is trained twice.
+        """Learns what only the trainer knows: after a restart, or of a key that went inline.
 
-        The orchestrator may have been faster: its repeated offer then waits, fills, or is READY again by now.
+        So that no repeat is trained twice. The orchestrator may have been faster: its offer then waits, fills, or
+        is READY again by now. And it may have been dropped before: trained is trained.
 
         Returns:
             Whether that freed a slot.
         """
         book = self._book
         known = book.find(queue.name, key)
-        if known is not None and known.was_published and known not in queue.ready:
+        is_over = known is not None and known.state in GONE
+        if known is not None and known.was_published and not is_over and known not in queue.ready:
             return False
         batch = on_device_batch(queue.name, key, attempt, now)
         book.batches[queue.name, key] = attachment.on_device[key] = batch
@@ -118,6 +127,9 @@ class Lending:
         book.give_back_slot(known, SlotEvent.ABANDON)
         if known.attempt == attempt:
             book.do(Reply(known.sender, Staged(id=known.offer_id, state=batch.state)))
+        elif is_trained:
+            words = f"the trainer of queue {queue.name!r} trained {key!r} meanwhile, by another way"
+            book.refuse(known.sender, known.offer_id, RefusalCode.CONSUMED, words)
         else:
             words = f"the trainer of queue {queue.name!r} came back with {key!r} on its device"
             book.refuse(known.sender, known.offer_id, RefusalCode.IN_USE, words)
@@ -184,7 +196,7 @@ class Lending:
         batch = self._release(attachment, request.slot, request.generation) if request.slot >= 0 else None
         freed = batch is not None
         if batch is None and not request.reason and request.key not in attachment.on_device:
-            freed = self._learn_on_device(queue, attachment, request.key, request.attempt, now)
+            freed = self._learn_on_device(queue, attachment, request.key, request.attempt, now, is_trained=True)
         batch = batch or attachment.on_device.pop(request.key, None)
         if batch is not None and request.reason:
             self._book.finish(batch, MicroBatchEvent.DROP, now, request.reason)

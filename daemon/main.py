@@ -11,8 +11,9 @@ import uuid
 
 import msgspec
 
+from forebay.shm import keep_freed_memory
 from forebay.version import VERSION
-from forebay.wire import ForebayError, HeldError, UsageError
+from forebay.wire import MIB, ForebayError, HeldError, UsageError
 
 from .server import Server
 from .settings import Settings, load_settings
@@ -20,6 +21,8 @@ from .settings import Settings, load_settings
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_HELD = 3
+
+_KEPT_BYTES = 64 * MIB
 
 
 def serve(settings: Settings, *, ready_fd: int | None = None, parent_fd: int | None = None) -> None:
@@ -35,6 +38,7 @@ def serve(settings: Settings, *, ready_fd: int | None = None, parent_fd: int | N
         HostError: The pool or an endpoint cannot be had.
     """
     _raise_descriptor_limit()
+    keep_freed_memory(_KEPT_BYTES)
     server = Server(settings, software=VERSION, epoch=uuid.uuid4().hex)
     try:
         ready = server.ready

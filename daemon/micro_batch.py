@@ -43,6 +43,7 @@ class MicroBatch:
         slot: Slot index, or -1.
         generation: That slot's generation.
         arrivals: While it is filling.
+        body: All of its bytes, if they came with the offer, until a slot has them.
         since: Monotonic second of the last move.
     """
 
@@ -65,6 +66,7 @@ class MicroBatch:
     slot: int = -1
     generation: int = 0
     arrivals: Arrivals | None = None
+    body: bytes = b""
     since: float = 0.0
 
     @property
@@ -72,9 +74,15 @@ class MicroBatch:
         """Size that its slot's file must have."""
         return file_bytes_for(self.body_bytes, len(self.envelope))
 
+    def silent_at(self, fill_lease_s: float) -> float:
+        """Returns the monotonic second at which its sender has been silent for a lease, if nothing more comes."""
+        last_at = self.arrivals.last_at if self.arrivals is not None else 0.0
+        return max(self.deadline, last_at + fill_lease_s)
+
     def forget_contents(self) -> None:
         """Lets go of what only a live micro-batch needs; its outcome may be remembered for long."""
         self.envelope, self.leaf_bytes, self.arrivals, self.sender = b"", (), None, None
+        self.body = b""
 
     def move(self, event: MicroBatchEvent, now: float, reason: str = "") -> None:
         """Moves it along `MICRO_BATCH_TRANSITIONS`.

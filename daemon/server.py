@@ -15,19 +15,33 @@ import msgspec
 import zmq
 
 from forebay.shm import Pool, SlotTable, this_peer
-from forebay.sockets import ChunkReceiver, Endpoint, Mailbox, control_frame_limit, only_frame, waking_signals
-from forebay.wire import ProtocolError, decode_control_request, decode_trainer_request
+from forebay.sockets import (
+    BulkReceiver,
+    Endpoint,
+    Mailbox,
+    control_frame_limit,
+    milliseconds_until,
+    only_frame,
+    waking_signals,
+)
+from forebay.wire import (
+    Arrivals,
+    ChunkHeader,
+    Incoming,
+    LocalError,
+    ProtocolError,
+    decode_control_request,
+    decode_trainer_request,
+)
 
 from .actions import Action, Address, Channel
 from .adoption import found_slots
 from .executor import Executor
-from .ingest import SlotChunks
 from .ledger import Ledger
 from .settings import Settings
 
 log = logging.getLogger("forebay.daemon")
 
-_MESSAGES_PER_TURN = 64
 _LINGER_MS = 2_000
 T = TypeVar("T")
 
@@ -61,6 +75,7 @@ class Server:
         self._was_signalled = False
         me = this_peer("forebay daemon")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._mailbox = Mailbox()
         self._pool = Pool(
             Path(settings.pool),
             slot_count=settings.slots,
@@ -72,29 +87,41 @@ class Server:
         with contextlib.ExitStack() as undo:
             undo.callback(self._pool.close, keep=settings.keep_pool or bool(found.occupied))
             undo.callback(self._context.term)
-            frame, chunk = control_frame_limit(settings.max_manifest_bytes), settings.chunk_bytes
 
-            def bind(name: str, kind: int, frame_bytes: int, high_water: int = 1000) -> Endpoint:
+            def bind(name: str) -> Endpoint:
                 endpoint = Endpoint(
                     self._context,
-                    kind,
+                    zmq.ROUTER,
                     getattr(settings, name),
                     setting=name,
                     peer=me,
-                    max_frame_bytes=frame_bytes,
-                    receive_high_water=high_water,
+                    max_frame_bytes=control_frame_limit(settings.max_manifest_bytes + settings.max_eager_bytes),
                 )
                 undo.callback(endpoint.close, linger_ms=0)
                 return endpoint
 
-            self._control = bind("control_endpoint", zmq.ROUTER, frame)
-            self._data = bind("data_endpoint", zmq.PULL, chunk, settings.receive_chunks)
-            self._trainer = bind("trainer_endpoint", zmq.ROUTER, frame)
+            self._control = bind("control_endpoint")
+            self._trainer = bind("trainer_endpoint")
+            incoming = Incoming()
+            self._data = BulkReceiver(
+                settings.data_endpoint,
+                setting="data_endpoint",
+                peer=me,
+                chunk_bytes=settings.chunk_bytes,
+                receive_chunks=settings.receive_chunks,
+                incoming=incoming,
+                target=self._target,
+                complete=self._complete,
+                failed=self._failed,
+                threads=settings.receive_threads,
+                io_threads=settings.io_threads,
+            )
             undo.pop_all()
         now = time.monotonic()
         self._ledger = Ledger(
             settings.ledger,
             SlotTable(found.slots),
+            incoming,
             me=me,
             epoch=epoch,
             software=software,
@@ -102,13 +129,9 @@ class Server:
             data_endpoint=self._data.address,
             now=now,
         )
-        self._mailbox = Mailbox()
         sockets = {Channel.CONTROL: self._control.socket, Channel.TRAINER: self._trainer.socket}
         self._executor = Executor(self._ledger, self._pool, sockets, self._mailbox)
         self._perform = self._executor.perform
-        self._receiver = ChunkReceiver(
-            self._data.socket, SlotChunks(self._ledger, self._pool.files, self._perform)
-        )
         self.ready = Ready(
             pid=me.pid,
             control_endpoint=self._control.address,
@@ -117,6 +140,22 @@ class Server:
             pool=str(self._pool.path),
         )
         self._perform(self._ledger.adopt(found.occupied, now))
+
+    # On the threads that receive.
+
+    def _target(self, header: ChunkHeader) -> memoryview:
+        return self._pool.files[header.slot].body(header.offset, header.length)
+
+    def _complete(self, arrivals: Arrivals) -> None:
+        self._mailbox.post(lambda: self._perform(self._ledger.filled(arrivals, time.monotonic())))
+
+    def _failed(self, error: BaseException) -> None:
+        def end() -> None:
+            raise LocalError(f"a thread that receives chunks ended: {error!r}") from error
+
+        self._mailbox.post(end)
+
+    # The loop.
 
     def run(self, *, parent_fd: int | None = None) -> None:
         """Serves until SIGTERM, SIGINT, or the end of the process that holds the other end of `parent_fd`.
@@ -129,7 +168,7 @@ class Server:
 
     def _serve(self, parent_fd: int | None) -> None:
         poller = zmq.Poller()
-        for endpoint in (self._control, self._data, self._trainer):
+        for endpoint in (self._control, self._trainer):
             poller.register(endpoint.socket, zmq.POLLIN)
         poller.register(self._mailbox.fileno(), zmq.POLLIN)
         poller.register(self._signal_end, zmq.POLLIN)
@@ -150,15 +189,10 @@ class Server:
             self._receive(Channel.TRAINER, self._trainer, decode_trainer_request, self._ledger.trainer)
         if self._control.socket in ready:
             self._receive(Channel.CONTROL, self._control, decode_control_request, self._ledger.control)
-        if self._data.socket in ready:
-            self._receiver.receive()
         self._perform(self._ledger.tick(time.monotonic()))
 
     def _poll_ms(self) -> int | None:
-        deadlines = (self._ledger.next_deadline(), self._stop_at)
-        due = min((deadline for deadline in deadlines if deadline is not None), default=None)
-        # Rounded up: waking before the deadline would find nothing to do and spin.
-        return None if due is None else max(0, int((due - time.monotonic()) * 1000) + 1)
+        return milliseconds_until((self._ledger.next_deadline(), self._stop_at), time.monotonic())
 
     def _receive(
         self,
@@ -167,11 +201,7 @@ class Server:
         decode: Callable[[bytes], T],
         handle: Callable[[Address, T, float], Sequence[Action]],
     ) -> None:
-        for _ in range(_MESSAGES_PER_TURN):
-            try:
-                routing, *frames = endpoint.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
+        for routing, frames in endpoint.received():
             sender = Address(channel, routing)
             try:
                 request = decode(only_frame(frames))
@@ -222,7 +252,7 @@ class Server:
         """
         keep = failed or self._settings.keep_pool
         self._perform(self._ledger.goodbye(kept=keep))
-        self._data.close(linger_ms=0)
+        self._data.close()
         self._control.close(linger_ms=_LINGER_MS)
         self._trainer.close(linger_ms=_LINGER_MS)
         self._context.term()

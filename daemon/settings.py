@@ -43,10 +43,15 @@ class Settings:
     max_leaves: int = setting(4096, "arrays in one micro-batch", 1, 1 << 20)
     max_depth: int = setting(32, "containers around a leaf", 1, 64)
     max_manifest_bytes: int = setting(MIB, "bytes of an encoded manifest", 1024, 64 * MIB)
+    max_eager_bytes: int = setting(
+        64 << 10, "bytes of a small micro-batch that may travel with its offer; 0 = none", 0, MIB
+    )
     max_waiting_offers: int = setting(256, "offers that may wait for a slot", 1, 1 << 16)
     remembered_keys: int = setting(10_000, "finished keys whose outcome is remembered", 1, 1 << 24)
     fill_lease_s: float = setting(10.0, "seconds of silence after which a filling slot is taken back", 0.1, 3600)
     drain_s: float = setting(10.0, "seconds that what is filling may take to finish after SIGTERM", 0, 3600)
+    receive_threads: int = setting(1, "threads that receive, check and decode chunks", 1, 64)
+    io_threads: int = setting(1, "threads that read chunks from the connections", 1, 64)
     receive_chunks: int = setting(8, "chunks buffered per sender, a bound on memory", 1, 1024, "8 MiB a sender")
     log_level: str = setting(
         "info", "the least level that is logged", choices=("debug", "info", "warning", "error")
@@ -97,6 +102,7 @@ class Settings:
             max_manifest_bytes=self.max_manifest_bytes,
             max_micro_batch_bytes=self.slot_max_bytes,
             chunk_bytes=self.chunk_bytes,
+            max_eager_bytes=self.max_eager_bytes,
         )
 
     @property

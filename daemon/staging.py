@@ -11,9 +11,6 @@ from forebay.shm import Envelope, SlotEvent, SlotState
 from forebay.wire import (
     Abandon,
     Arrivals,
-    ChunkFault,
-    ChunkHeader,
-    Granted,
     MicroBatchEvent,
     MicroBatchState,
     Offer,
@@ -23,12 +20,13 @@ from forebay.wire import (
     Staged,
     TreeError,
     WasReset,
+    chunk_checksum,
     cut_spans,
     decode_manifest,
     place_leaves,
 )
 
-from .actions import Address, Reply, WriteLoan
+from .actions import Address, Reply, WriteBody, WriteLoan
 from .book import Book
 from .micro_batch import MicroBatch
 from .slot_supply import SlotSupply
@@ -152,6 +150,7 @@ class Staging:
         limits = self._book.settings.limits
         manifest = decode_manifest(offer.manifest, limits)
         leaf_bytes = tuple(leaf.nbytes for leaf in manifest.leaves)
+        body_bytes = place_leaves(leaf_bytes)[1]
         envelope = Envelope(offer.queue, offer.key, offer.attempt, offer.manifest)
         return MicroBatch(
             queue=offer.queue,
@@ -160,12 +159,24 @@ class Staging:
             envelope=msgspec.msgpack.encode(envelope),
             leaf_bytes=leaf_bytes,
             payload_bytes=manifest.payload_bytes,
-            body_bytes=place_leaves(leaf_bytes)[1],
+            body_bytes=body_bytes,
             sender=sender,
             offer_id=offer.id,
             deadline=now + offer.wait_s,
+            body=self._eager_body(offer, body_bytes),
             since=now,
         )
+
+    def _eager_body(self, offer: Offer, body_bytes: int) -> bytes:
+        """Returns the body that came with an offer; none if it is wrong, so that its chunks are asked for."""
+        body = offer.body
+        if not body:
+            return b""
+        is_right = len(body) == body_bytes <= self._book.settings.limits.max_eager_bytes
+        if is_right and chunk_checksum(body, 0) == offer.checksum:
+            return body
+        self._book.counters["eager_body_wrong"] += 1
+        return b""
 
     # Slots.
 
@@ -207,51 +218,36 @@ class Staging:
 
     def _grant(self, batch: MicroBatch, now: float) -> None:
         book = self._book
+        book.do(WriteLoan(batch.slot, batch.generation, batch.envelope, batch.body_bytes))
+        if batch.body:
+            book.do(WriteBody(batch.slot, batch.body))
+            batch.body = b""
+            book.move(batch, MicroBatchEvent.GRANT, now)
+            self._publish(batch, now)
+            return
         token = secrets.randbits(64)
         # Not before: an offer that only waits shall not cost memory by the bytes that it declares.
         offsets, _ = place_leaves(batch.leaf_bytes)
         spans = cut_spans(batch.leaf_bytes, offsets, book.settings.limits.chunk_bytes)
-        batch.arrivals = Arrivals(batch.slot, batch.generation, token, spans)
+        arrivals = Arrivals(batch.slot, batch.generation, token, spans)
         batch.deadline = now + book.settings.fill_lease_s
-        book.filling[batch.slot] = batch
-        book.do(WriteLoan(batch.slot, batch.generation, batch.envelope, batch.body_bytes))
+        book.fill(batch, arrivals)
         book.move(batch, MicroBatchEvent.GRANT, now)
         self._send_grant(batch)
-        if batch.arrivals.is_complete:
+        if arrivals.is_complete:
             self._publish(batch, now)
 
     def _send_grant(self, batch: MicroBatch) -> None:
-        arrivals = batch.arrivals
-        if arrivals is None or batch.sender is None:
+        if batch.arrivals is None or batch.sender is None:
             return
-        grant = Granted(
-            id=batch.offer_id,
-            attempt=batch.attempt,
-            slot=arrivals.slot,
-            generation=arrivals.generation,
-            token=arrivals.token,
-            missing=arrivals.first_missing(),
-            received_bytes=arrivals.received_bytes,
-            chunk_bytes=self._book.settings.limits.chunk_bytes,
-        )
+        chunk_bytes = self._book.settings.limits.chunk_bytes
+        grant = batch.arrivals.granted(request_id=batch.offer_id, attempt=batch.attempt, chunk_bytes=chunk_bytes)
         self._book.do(Reply(batch.sender, grant))
 
-    # Chunks.
-
-    def chunk(self, header: ChunkHeader) -> ChunkFault | None:
-        """Tells whether a chunk may be written to its slot, and if not, why."""
-        batch = self._book.filling.get(header.slot)
-        if batch is None or batch.arrivals is None:
-            return ChunkFault.NOT_GRANTED
-        return batch.arrivals.check(header)
-
-    def filled(self, header: ChunkHeader, now: float) -> None:
-        """Hears that a checked chunk lies in its slot with the right checksum."""
-        batch = self._book.filling[header.slot]
-        assert batch.arrivals is not None
-        batch.arrivals.mark(header.span)
-        batch.deadline = now + self._book.settings.fill_lease_s
-        if batch.arrivals.is_complete:
+    def filled(self, arrivals: Arrivals, now: float) -> None:
+        """Hears that all of a micro-batch lies in its slot; it may be over by then."""
+        batch = self._book.filling.get(arrivals.slot)
+        if batch is not None and batch.arrivals is arrivals:
             self._publish(batch, now)
 
     def _publish(self, batch: MicroBatch, now: float) -> None:
@@ -293,7 +289,7 @@ class Staging:
     def expire(self, now: float) -> None:
         """Takes back slots whose sender fell silent and refuses offers that waited long enough."""
         for batch in list(self._book.filling.values()):
-            if batch.deadline <= now:
+            if batch.silent_at(self._book.settings.fill_lease_s) <= now:
                 batch.fell_silent = True
                 self._book.drop(batch, now, "the sender fell silent while filling")
         for batch in self._book.waiting():

@@ -2,6 +2,7 @@
 
 from .client import StagingClient
 from .pace import Pace, SteadyPace
+from .payload import LeafReport
 from .remote_errors import NotBegunError, RemoteCallError
 from .results import Refusal, Staged
 from .settings import OrchestratorSettings, load_orchestrator_settings
@@ -14,6 +15,7 @@ from .trainer_handle import TrainerHandle
 
 __all__ = [
     "Bar",
+    "LeafReport",
     "MicroBatch",
     "NotBegunError",
     "OrchestratorSettings",

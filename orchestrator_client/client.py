@@ -15,6 +15,7 @@ from forebay.wire import (
     GetStatus,
     Gone,
     Granted,
+    Limits,
     MicroBatchGoneError,
     MicroBatchState,
     Offer,
@@ -26,16 +27,15 @@ from forebay.wire import (
     UsageError,
     WasReset,
     Welcome,
+    chunk_checksum,
     default_registry,
-    describe,
-    flatten,
 )
 from forebay.wire import Staged as StagedMessage
 
-from .chunk_sender import Payload
 from .data_endpoint import data_endpoint
 from .exchange import Exchange
 from .pace import Pace
+from .payload import Payload
 from .remote_errors import unexpected
 from .results import Refusal, Staged
 from .sending import Sending, Wire
@@ -58,7 +58,9 @@ class StagingClient:
         retry_s: Seconds without an answer after which a request is repeated.
         silence_s: Seconds without any word, though something was asked, after which the daemon is taken to be
             gone.
-        send_chunks: Chunks that are buffered on their way out, a bound on memory.
+        send_chunks: Chunks that are buffered on their way out on each connection, a bound on memory.
+        connections: For bulk data; default the setting FOREBAY_CONNECTIONS.
+        codec: How arrays travel, `auto` or one of `forebay.wire.CODECS`; default the setting FOREBAY_CODEC.
         pace: Limits what this client sends to a rate, to leave room on a shared link. Clients that share one
             keep to it together.
     """
@@ -73,6 +75,8 @@ class StagingClient:
         retry_s: float = 2.0,
         silence_s: float = 30.0,
         send_chunks: int = 8,
+        connections: int | None = None,
+        codec: str | None = None,
         pace: Pace | None = None,
     ) -> None:
         self._link = ServerLink(
@@ -80,7 +84,7 @@ class StagingClient:
         )
         self._registry = registry
         self._timeout_s = timeout_s
-        self._wire = Wire(self._link.context, send_chunks=send_chunks, pace=pace)
+        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace)
 
     def __repr__(self) -> str:
         return f"StagingClient({self._link.endpoint!r})"
@@ -138,26 +142,41 @@ class StagingClient:
             BrokenError: The daemon stopped, or says nothing.
         """
         started = time.monotonic()
-        payload, manifest = self._prepare(tree, key, queue)
+        limits = self._welcome.limits
+        _check_names(limits, key=key, queue=queue)
+        payload = await self._wire.payload(tree, registry=self._registry, limits=limits)
+        body = self._eager_body(payload, limits)
         offer = Offer(
             id=self._link.new_id(),
             queue=queue,
             key=key,
             attempt=uuid.uuid4().hex,
-            manifest=manifest,
+            manifest=payload.manifest.encode(limits),
             wait_s=wait_s,
+            body=body,
+            checksum=chunk_checksum(body, 0),
         )
+        sending = Sending(self._wire, payload, self._data_endpoint)
         with self._link.talk():
-            reply = await self._offer(offer, payload, started + timeout_s)
+            reply = await self._offer(offer, sending, started + timeout_s)
         if isinstance(reply, Refused):
             return Refusal(key, reply.code, reply.words)
-        return Staged(key, payload.manifest.payload_bytes, time.monotonic() - started, reply.state)
+        seconds = time.monotonic() - started
+        return Staged(key, payload.manifest.payload_bytes, seconds, reply.state, sending.report())
 
-    async def _offer(self, offer: Offer, payload: Payload, deadline: float) -> StagedMessage | Refused:
+    def _eager_body(self, payload: Payload, limits: Limits) -> bytes:
+        """Returns what may travel with the offer: the whole body of a small micro-batch, or nothing."""
+        is_small = payload.manifest.payload_bytes <= limits.max_eager_bytes
+        if not is_small or self._wire.is_paced:
+            return b""
+        body = payload.body()
+        return body if len(body) <= limits.max_eager_bytes else b""
+
+    async def _offer(self, offer: Offer, sending: Sending, deadline: float) -> StagedMessage | Refused:
         try:
             with self._link.exchange(offer) as exchange:
                 await self._link.send(offer)
-                reply = await self._fill(exchange, payload, deadline, offer.key)
+                reply = await self._fill(exchange, sending, deadline, offer.key)
         except BaseException:
             self._abandon(offer)
             raise
@@ -235,21 +254,8 @@ class StagingClient:
     def _data_endpoint(self) -> str:
         return data_endpoint(self._link.endpoint, self._welcome.data_endpoint)
 
-    def _prepare(self, tree: Any, key: str, queue: str) -> tuple[Payload, bytes]:
-        limits = self._welcome.limits
-        for name, text in (("key", key), ("queue", queue)):
-            if not _is_name(text, limits.max_key_bytes):
-                raise UsageError(
-                    f"the {name} is too long, empty or no text",
-                    got=text,
-                    limit=f"1 to {limits.max_key_bytes} bytes of UTF-8",
-                )
-        flat = flatten(tree, registry=self._registry, limits=limits)
-        manifest = describe(flat, limits)
-        return Payload.of(flat, manifest), manifest.encode(limits)
-
     async def _fill(
-        self, exchange: Exchange, payload: Payload, deadline: float, key: str
+        self, exchange: Exchange, sending: Sending, deadline: float, key: str
     ) -> StagedMessage | Refused:
         """Sends what each grant says is missing until the daemon has it all, or refuses.
 
@@ -257,9 +263,9 @@ class StagingClient:
         with the bytes that arrived so far. Only if those no longer grow is anything sent again.
         """
         grant: Granted | None = None
-        async with Sending(self._wire, payload, self._data_endpoint) as sending:
+        async with sending:
             while True:
-                what = _describe_wait(key, grant, payload)
+                what = _describe_wait(key, grant, sending.payload_bytes)
                 reply = await exchange.next(deadline, what)
                 match reply:
                     case StagedMessage() | Refused():
@@ -273,6 +279,16 @@ class StagingClient:
                         raise unexpected("stage", reply)
 
 
+def _check_names(limits: Limits, **names: object) -> None:
+    for name, text in names.items():
+        if not _is_name(text, limits.max_key_bytes):
+            raise UsageError(
+                f"the {name} is too long, empty or no text",
+                got=text,
+                limit=f"1 to {limits.max_key_bytes} bytes of UTF-8",
+            )
+
+
 def _is_name(text: object, max_bytes: int) -> bool:
     try:
         return isinstance(text, str) and 0 < len(text.encode()) <= max_bytes
@@ -280,10 +296,10 @@ def _is_name(text: object, max_bytes: int) -> bool:
         return False
 
 
-def _describe_wait(key: str, grant: Granted | None, payload: Payload) -> str:
+def _describe_wait(key: str, grant: Granted | None, payload_bytes: int) -> str:
     if grant is None:
         return f"a slot for {key!r}"
     return (
         f"{key!r} to be complete in slot {grant.slot}"
-        f" (at the last answer {grant.received_bytes} of {payload.manifest.payload_bytes} bytes had arrived)"
+        f" (at the last answer {grant.received_bytes} of {payload_bytes} bytes had arrived)"
     )

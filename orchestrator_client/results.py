@@ -6,6 +6,8 @@ import dataclasses
 
 from forebay.wire import MicroBatchState, RefusalCode
 
+from .payload import LeafReport
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Staged:
@@ -17,12 +19,14 @@ class Staged:
         state: Where it was when the daemon answered; an answer to a repeated call may say that it is on the device
             or consumed by now, or was dropped or lost since.
         seconds: From the call to the publication.
+        leaves: How each leaf has travelled; without wire bytes if all of it came with the offer.
     """
 
     key: str
     payload_bytes: int
     seconds: float
     state: MicroBatchState = MicroBatchState.READY
+    leaves: tuple[LeafReport, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

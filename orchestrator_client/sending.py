@@ -9,29 +9,59 @@ from typing import Any, Self
 
 import zmq
 
-from forebay.wire import ClosedError, Granted
+from forebay.wire import ClosedError, Granted, Limits, TreeRegistry, flatten
 
-from .chunk_sender import ChunkSender, Payload, StopSignal
+from .chunk_sender import ChunkSender, StopSignal
 from .closing import in_own_thread, outlast
+from .codec_choice import choose_codecs, needs_samples
 from .pace import Pace
+from .payload import LeafReport, Payload, WireBytes
+from .settings import load_orchestrator_settings
 
 
 class Wire:
-    """The client's one data connection, which its stage calls take in turns.
+    """The client's way for bulk data, which its stage calls take in turns.
+
+    It has a context of its own, so that no control message waits for ZeroMQ's threads.
 
     Args:
-        context: The ZeroMQ context.
-        send_chunks: Chunks that are buffered on their way out.
+        send_chunks: Chunks that are buffered on their way out, on each connection.
+        connections: To make, with one of ZeroMQ's threads for each; None for the setting.
+        codec: `auto` or one for all leaves; None for the setting.
         pace: A rate to keep to; others may share it.
+
+    Raises:
+        SettingError: A value is wrong, given or from the environment.
     """
 
-    def __init__(self, context: zmq.Context[Any], *, send_chunks: int, pace: Pace | None = None) -> None:
+    def __init__(self, *, send_chunks: int, connections: int | None, codec: str | None, pace: Pace | None) -> None:
+        settings = load_orchestrator_settings({"connections": connections, "codec": codec})
         self.turn = asyncio.Lock()
-        self._context = context
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._codec = settings.codec
         self._send_chunks = send_chunks
+        self._connections = settings.connections
         self._pace = pace
         self._closed = False
         self._sender: ChunkSender | None = None
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether all that leaves has to keep to a rate."""
+        return self._pace is not None
+
+    async def payload(self, tree: Any, *, registry: TreeRegistry, limits: Limits) -> Payload:
+        """Prepares a tree to be sent; copies nothing of it but strided and byte-swapped arrays.
+
+        Raises:
+            TreeError: It cannot travel, or is larger than the limits say.
+        """
+        flat = flatten(tree, registry=registry, limits=limits)
+        rate = None if self._sender is None else self._sender.link_bytes_per_s
+        if not needs_samples(flat.arrays, self._codec, rate):
+            return Payload.of(flat, limits, choose_codecs(flat.arrays, self._codec, rate))
+        choices = await in_own_thread(choose_codecs, flat.arrays, self._codec, rate)
+        return Payload.of(flat, limits, choices)
 
     def sender(self, endpoint: str) -> ChunkSender:
         """Returns the sender to an endpoint; a daemon that was restarted may have another. Needs the turn.
@@ -44,16 +74,25 @@ class Wire:
         if self._sender is None or self._sender.endpoint != endpoint:
             if self._sender is not None:
                 self._sender.close()
-            self._sender = ChunkSender(self._context, endpoint, send_chunks=self._send_chunks, pace=self._pace)
+            self._context = self._context or zmq.Context(self._connections)
+            self._sender = ChunkSender(
+                self._context,
+                endpoint,
+                send_chunks=self._send_chunks,
+                connections=self._connections,
+                pace=self._pace,
+            )
         return self._sender
 
     async def close(self) -> None:
-        """Closes the connection once whoever has the turn is done."""
+        """Closes the connections once whoever has the turn is done."""
         async with self.turn:
             self._closed = True
             if self._sender is not None:
                 self._sender.close()
                 self._sender = None
+            if self._context is not None:
+                self._context.term()
 
 
 class Sending:
@@ -63,11 +102,16 @@ class Sending:
         wire: The client's data connection.
         payload: What to send.
         endpoint: Returns where chunks go now.
+
+    Attributes:
+        payload_bytes: Bytes of all leaves.
     """
 
     def __init__(self, wire: Wire, payload: Payload, endpoint: Callable[[], str]) -> None:
         self._wire = wire
         self._payload: Payload | None = payload
+        self.payload_bytes = payload.manifest.payload_bytes
+        self._wire_bytes = WireBytes(payload)
         self._endpoint = endpoint
         self._grant: Granted | None = None
         self._task: asyncio.Task[None] | None = None
@@ -98,7 +142,7 @@ class Sending:
             self._has_turn = True
             try:
                 sender = self._wire.sender(self._endpoint())
-                await in_own_thread(sender.send, payload, grant, stop)
+                await in_own_thread(sender.send, payload, grant, stop, self._wire_bytes)
             finally:
                 self._has_turn = False
 
@@ -118,6 +162,10 @@ class Sending:
             stop.close()
         if not task.cancelled():
             task.result()
+
+    def report(self) -> tuple[LeafReport, ...]:
+        """Tells how each leaf has travelled; once nothing is sent any more."""
+        return self._wire_bytes.report()
 
     @property
     def is_done(self) -> bool:

@@ -9,10 +9,12 @@ from typing import Any
 
 from forebay.wire import check_settings, read_variables, setting, settings_from
 
+from .codec_choice import AUTO, CODEC_SETTINGS
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OrchestratorSettings:
-    """All settings of one stage-ahead loop; each is described by its `Setting` metadata.
+    """All settings of one orchestrator; each is described by its `Setting` metadata.
 
     Raises:
         SettingError: A value has the wrong type or is out of range.
@@ -31,6 +33,13 @@ class OrchestratorSettings:
         0.001,
         86400.0,
     )
+
+    codec: str = setting(
+        AUTO,
+        "how arrays travel; auto looks at the data and at how fast the link is",
+        choices=CODEC_SETTINGS,
+    )
+    connections: int = setting(1, "connections for bulk data that a client makes", 1, 64)
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -43,7 +43,9 @@ class TrainerHandle:
         silence_s: Seconds without any word, though something was asked, after which the other side is taken to be
             gone.
         lend_timeout_s: Seconds that a step may wait in the worker until its staged micro-batch is on the device.
-        send_chunks: Chunks that are buffered on their way out, a bound on memory.
+        send_chunks: Chunks that are buffered on their way out on each connection, a bound on memory.
+        connections: For bulk data, to each of the two; default the setting FOREBAY_CONNECTIONS.
+        codec: How arrays travel, `auto` or one of `forebay.wire.CODECS`; default the setting FOREBAY_CODEC.
         pace: Limits what is sent to a rate, inline payloads included.
     """
 
@@ -60,6 +62,8 @@ class TrainerHandle:
         silence_s: float = 30.0,
         lend_timeout_s: float = 30.0,
         send_chunks: int = 8,
+        connections: int | None = None,
+        codec: str | None = None,
         pace: Pace | None = None,
     ) -> None:
         self.queue = queue
@@ -73,7 +77,7 @@ class TrainerHandle:
             retry_s=retry_s,
             silence_s=silence_s,
         )
-        self._wire = Wire(self._link.context, send_chunks=send_chunks, pace=pace)
+        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace)
         self._calls = WorkerCalls(self._link, self._wire, registry)
         self._staging = StagingClient(
             control_endpoint,
@@ -83,6 +87,8 @@ class TrainerHandle:
             retry_s=retry_s,
             silence_s=silence_s,
             send_chunks=send_chunks,
+            connections=connections,
+            codec=codec,
             pace=pace,
         )
 
@@ -199,7 +205,7 @@ class TrainerHandle:
         """
         if stage_key is not None:
             options = {"stage_key": stage_key, "stage_timeout_s": self._lend_timeout_s} | options
-        prepared = self._calls.prepare("fwd_bwd", payload, options)
+        prepared = await self._calls.prepare("fwd_bwd", payload, options)
         del payload
         returned = await self._calls.run(prepared, timeout_s=timeout_s, on_sent=on_sent)
         if returned.times is None:
@@ -223,7 +229,7 @@ class TrainerHandle:
         Raises:
             As `train_step`.
         """
-        prepared = self._calls.prepare(method, payload, options)
+        prepared = await self._calls.prepare(method, payload, options)
         del payload
         value, omitted = self._calls.value_of(await self._calls.run(prepared, timeout_s=timeout_s))
         if omitted:

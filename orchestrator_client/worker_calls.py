@@ -33,13 +33,10 @@ from forebay.wire import (
     WorkerStatus,
     WorkerWelcome,
     decode_call_reply,
-    describe,
-    flatten,
     pack,
     unpack,
 )
 
-from .chunk_sender import Payload
 from .data_endpoint import data_endpoint
 from .exchange import Exchange
 from .remote_errors import NotBegunError, RemoteCallError, unexpected
@@ -86,27 +83,27 @@ class WorkerCalls:
         """Returns a number that this client has not used."""
         return next(self._numbers)
 
-    def prepare(self, method: str, payload: Any, options: dict[str, Any]) -> PreparedCall:
+    async def prepare(self, method: str, payload: Any, options: dict[str, Any]) -> PreparedCall:
         """Makes a call ready to be sent; afterwards the payload is referred to by it alone.
 
         Raises:
             TreeError: Payload or options cannot travel; nothing was sent.
         """
         welcome = self.welcome
+        sending, encoded = None, b""
+        if payload is not None:
+            prepared = await self._wire.payload(payload, registry=self._registry, limits=welcome.limits)
+            encoded = prepared.manifest.encode(welcome.limits)
+            sending = Sending(self._wire, prepared, self._data_endpoint)
         call = Call(
             id=self._link.new_id(),
             epoch=welcome.epoch,
             call=CallId(self.client_id, self.next_number()),
             method=method,
             options=pack(options, registry=self._registry, limits=_option_limits(welcome.limits)),
+            payload=encoded,
         )
-        if payload is None:
-            return PreparedCall(call, None)
-        flat = flatten(payload, registry=self._registry, limits=welcome.limits)
-        manifest = describe(flat, welcome.limits)
-        encoded = manifest.encode(welcome.limits)
-        sending = Sending(self._wire, Payload.of(flat, manifest), self._data_endpoint)
-        return PreparedCall(msgspec.structs.replace(call, payload=encoded), sending)
+        return PreparedCall(call, sending)
 
     def _data_endpoint(self) -> str:
         return data_endpoint(self._link.endpoint, self.welcome.data_endpoint)

@@ -18,7 +18,15 @@ from .layout import (
 )
 from .locations import default_endpoint, default_pool, make_private_folder, runtime_folder
 from .locks import FileLock, LockNote, is_held, read_note, this_peer, wait_until_free
-from .memory import free_bytes, mount_point, reserve_pages, shm_full, touch_pages
+from .memory import (
+    free_bytes,
+    grow_mapped,
+    keep_freed_memory,
+    mount_point,
+    reserve_pages,
+    shm_full,
+    touch_pages,
+)
 from .pool import HOLDERS_NAME, LOCK_NAME, Pool, PoolHeader, holder_path, read_pool_header, remove_orphan
 from .slot_file import SlotFile, SlotView, slot_path
 from .slot_table import IllegalTransitionError, Slot, SlotTable
@@ -52,8 +60,10 @@ __all__ = [
     "file_bytes_for",
     "format_header",
     "free_bytes",
+    "grow_mapped",
     "holder_path",
     "is_held",
+    "keep_freed_memory",
     "make_private_folder",
     "mount_point",
     "read_envelope",

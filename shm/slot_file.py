@@ -20,7 +20,7 @@ from .layout import (
     write_envelope,
     write_field,
 )
-from .memory import reserve_pages, touch_pages
+from .memory import grow_mapped, reserve_pages
 from .states import SlotState
 
 
@@ -58,7 +58,8 @@ class SlotFile:
             if not fresh:
                 read_header(memoryview(head))
             reserve_pages(self._fd, BODY_OFFSET, path=self._path)
-            self._map()
+            self._grown: mmap.mmap | None = None
+            self._use(mmap.mmap(self._fd, 0))
             if fresh:
                 format_header(self._view)
         except BaseException:
@@ -73,27 +74,22 @@ class SlotFile:
     def reserve(self, file_bytes: int) -> None:
         """Reserves and touches pages up to a size. Slow; meant for a thread beside the loop.
 
-        The mapping in use is not replaced: `remap` does that, on the loop's thread.
+        The mapping in use is not replaced: `remap` does that, on the loop's thread, when nobody writes there.
 
         Raises:
             ShmFullError: The mount has too little room; the size is what it was.
         """
-        before = os.fstat(self._fd).st_size
-        reserve_pages(self._fd, file_bytes, path=self._path)
-        size = os.fstat(self._fd).st_size
-        # Touched through a mapping of its own; the pages, once zeroed, are cheap to map again.
-        with mmap.mmap(self._fd, size) as memory:
-            touch_pages(memory, min(before, BODY_OFFSET), size)
+        self._grown = grow_mapped(self._fd, file_bytes, path=self._path)
 
     def remap(self) -> None:
-        """Maps what `reserve` added. Views of the old mapping stay valid."""
-        if os.fstat(self._fd).st_size != len(self._memory):
-            self._map()
+        """Takes the mapping that `reserve` made into use. Views of the old one stay valid."""
+        if self._grown is not None:
+            self._use(self._grown)
+            self._grown = None
 
-    def _map(self) -> None:
-        size = os.fstat(self._fd).st_size
-        self._memory = mmap.mmap(self._fd, size)
-        self._view = memoryview(self._memory)
+    def _use(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+        self._view = memoryview(memory)
 
     def body(self, offset: int, length: int) -> memoryview:
         """Returns a writable view of a piece of the body."""

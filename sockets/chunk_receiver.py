@@ -2,73 +2,101 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import time
+from collections.abc import Callable
 
 import zmq
 
-from forebay.wire import ChunkFault, ChunkHeader, ProtocolError, chunk_checksum
+from forebay.wire import (
+    CODECS,
+    RAW,
+    Arrivals,
+    ChunkFault,
+    ChunkHeader,
+    Incoming,
+    ProtocolError,
+    chunk_checksum,
+    decode_chunk,
+)
 
-_CHUNKS_PER_TURN = 32
-
-
-class Chunks(Protocol):
-    """Whoever knows which chunks are wanted, and where their bytes belong."""
-
-    def fault(self, header: ChunkHeader) -> ChunkFault | None:
-        """Tells what is wrong with a chunk before its bytes are touched, or None."""
-
-    def target(self, header: ChunkHeader) -> memoryview:
-        """Returns the memory that a wanted chunk's bytes go to."""
-
-    def filled(self, header: ChunkHeader) -> None:
-        """A chunk's bytes lie there, and its checksum was right."""
-
-    def thrown_away(self, fault: ChunkFault) -> None:
-        """A chunk did not count."""
+_RAW = CODECS.index(RAW)
 
 
 class ChunkReceiver:
-    """Receives chunks and writes the wanted ones to their places.
+    """Receives chunks and writes the wanted ones to their places; for one thread.
 
     Args:
         socket: A PULL socket.
-        chunks: Knows them.
+        incoming: Knows which chunks are wanted.
+        target: Returns the memory that a claimed chunk's decoded bytes go to; None if that has gone meanwhile.
+        complete: Called when the last chunk of something lies in its place.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], chunks: Chunks) -> None:
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        incoming: Incoming,
+        target: Callable[[ChunkHeader], memoryview | None],
+        complete: Callable[[Arrivals], None],
+    ) -> None:
         self._socket = socket
-        self._chunks = chunks
+        self._incoming = incoming
+        self._target = target
+        self._complete = complete
 
     def receive(self) -> None:
-        """Takes what has arrived, up to one turn's share, so that control messages never wait long."""
-        for _ in range(_CHUNKS_PER_TURN):
-            try:
-                frame = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            fault = self._receive_one(frame)
-            if fault is not None:
-                self._chunks.thrown_away(fault)
+        """Waits for a chunk, and deals with it.
 
-    def _receive_one(self, frame: bytes) -> ChunkFault | None:
+        Raises:
+            zmq.ContextTerminated: While it waited.
+        """
+        frame = self._socket.recv()
+        fault = self._deal_with(frame)
+        if fault is not None:
+            self._discard_rest()
+            self._incoming.throw_away(fault)
+
+    def _deal_with(self, frame: bytes) -> ChunkFault | None:
         try:
             header = ChunkHeader.unpack(frame)
         except ProtocolError:
-            self._discard_rest()
             return ChunkFault.MALFORMED
-        fault = self._chunks.fault(header)
-        if fault is not None or not self._socket.rcvmore:
-            self._discard_rest()
-            return fault or ChunkFault.MALFORMED
+        if not self._socket.rcvmore:
+            return ChunkFault.MALFORMED
+        arrivals = self._incoming.claim(header)
+        if isinstance(arrivals, ChunkFault):
+            return arrivals
+        fault: ChunkFault | None = ChunkFault.MALFORMED
+        try:
+            fault = self._write(header)
+        finally:
+            is_complete = self._incoming.settle(arrivals, header, fault, time.monotonic())
+        if is_complete:
+            self._complete(arrivals)
+        return fault
+
+    def _write(self, header: ChunkHeader) -> ChunkFault | None:
         # Written before it is checked: the span counts as missing until the checksum was right.
-        target = self._chunks.target(header)
-        received = self._socket.recv_into(target)
-        if received != header.length or self._socket.rcvmore:
-            self._discard_rest()
-            return ChunkFault.WRONG_LENGTH
-        if chunk_checksum(target, header.offset) != header.checksum:
+        target = self._target(header)
+        if target is None:
+            return ChunkFault.NOT_GRANTED
+        fault = self._receive_raw(target) if header.codec == _RAW else self._receive_encoded(target)
+        if fault is None and chunk_checksum(target, header.offset) != header.checksum:
             return ChunkFault.WRONG_CHECKSUM
-        self._chunks.filled(header)
+        return fault
+
+    def _receive_raw(self, target: memoryview) -> ChunkFault | None:
+        received = self._socket.recv_into(target)
+        return ChunkFault.WRONG_LENGTH if received != target.nbytes or self._socket.rcvmore else None
+
+    def _receive_encoded(self, target: memoryview) -> ChunkFault | None:
+        frame = self._socket.recv(copy=False)
+        if self._socket.rcvmore:
+            return ChunkFault.WRONG_LENGTH
+        try:
+            decode_chunk(frame.buffer, target)
+        except ProtocolError:
+            return ChunkFault.WRONG_CODEC
         return None
 
     def _discard_rest(self) -> None:

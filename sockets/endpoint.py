@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import zmq
@@ -30,6 +31,7 @@ from forebay.wire import (
 _MAX_IPC_PATH_BYTES = 107  # sockaddr_un.sun_path less its final zero
 _PROBE_MS = 1000
 _CONTROL_SLACK_BYTES = 64 << 10
+_MESSAGES_PER_TURN = 64
 
 
 class Endpoint:
@@ -94,6 +96,15 @@ class Endpoint:
                 ) from error
             raise HostError(f"{setting} {address} cannot be bound: {error.strerror}") from error
 
+    def received(self) -> Iterator[tuple[bytes, list[bytes]]]:
+        """Yields who sent which frames to a ROUTER, up to one turn's share; waits for nothing."""
+        for _ in range(_MESSAGES_PER_TURN):
+            try:
+                sender, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            yield sender, frames
+
     def close(self, *, linger_ms: int) -> None:
         """Closes the socket, giving queued answers some time, and frees the path."""
         self.socket.close(linger=linger_ms)
@@ -105,6 +116,21 @@ class Endpoint:
 def control_frame_limit(max_manifest_bytes: int) -> int:
     """Returns the largest control frame: a manifest and what surrounds it."""
     return max_manifest_bytes + _CONTROL_SLACK_BYTES
+
+
+def milliseconds_until(deadlines: Iterable[float | None], now: float) -> int | None:
+    """Returns how long a poll may wait.
+
+    Args:
+        deadlines: Monotonic seconds; None for one that there is not.
+        now: Monotonic second.
+
+    Returns:
+        Milliseconds until the first of them; None if there is none.
+    """
+    due = min((deadline for deadline in deadlines if deadline is not None), default=None)
+    # Rounded up: waking before the deadline would find nothing to do and spin.
+    return None if due is None else max(0, int((due - now) * 1000) + 1)
 
 
 def only_frame(frames: list[bytes]) -> bytes:

@@ -18,9 +18,7 @@ from forebay.wire import (
     CallId,
     CallState,
     CancelCall,
-    ChunkFault,
-    ChunkHeader,
-    Granted,
+    Incoming,
     InProgress,
     Message,
     Raised,
@@ -44,10 +42,14 @@ class CallBooks:
     Args:
         epoch: This run of the worker.
         limits: See `CallLimits`.
+
+    Attributes:
+        incoming: Which chunks are wanted; the threads that receive them look there.
     """
 
     def __init__(self, epoch: str, limits: CallLimits) -> None:
         self.counters: Counter[str] = Counter()
+        self.incoming = Incoming()
         self.draining = False
         self._epoch = epoch
         self._limits = limits
@@ -183,6 +185,7 @@ class CallBooks:
         """Hears that there is memory for a call's payload."""
         assert call.arrivals is not None
         self._receiving[call.payload_number] = call
+        self.incoming.open(call.arrivals)
         if call.arrivals.is_complete:
             self._received(call, now)
         else:
@@ -192,43 +195,34 @@ class CallBooks:
         """Hears that there is no memory for a call's payload."""
         self._end(call, CallEvent.REFUSE, Refused(code=RefusalCode.INLINE_FULL, words=words), now)
 
-    def chunk(self, header: ChunkHeader) -> ChunkFault | None:
-        """Tells whether a chunk belongs to a payload, and if not, why."""
-        call = self._receiving.get(header.slot)
-        if call is None or call.arrivals is None:
-            return ChunkFault.NOT_GRANTED
-        return call.arrivals.check(header)
-
-    def filled(self, header: ChunkHeader, now: float) -> None:
-        """Hears that a checked chunk lies in its place."""
-        call = self._receiving[header.slot]
-        assert call.arrivals is not None
-        call.arrivals.mark(header.span)
-        call.deadline = now + self._limits.receive_lease_s
-        if call.arrivals.is_complete:
+    def filled(self, arrivals: Arrivals, now: float) -> None:
+        """Hears that all of a payload lies in its place; its call may be over by then."""
+        call = self._receiving.get(arrivals.slot)
+        if call is not None and call.arrivals is arrivals:
             self._received(call, now)
 
     def _received(self, call: CallRecord, now: float) -> None:
-        del self._receiving[call.payload_number]
+        self._stop_receiving(call)
         call.arrivals = None
         call.move(CallEvent.COMPLETE, now)
         self._enqueue(call, now)
         # Its sender may let go of the payload now.
         self._answer(call, InProgress(state=call.state))
 
+    def _stop_receiving(self, call: CallRecord) -> None:
+        # A chunk may still be written there: no payload's memory is ever used for another.
+        if self._receiving.pop(call.payload_number, None) is not None and call.arrivals is not None:
+            self.incoming.close(call.arrivals)
+
+    def _silent_at(self, call: CallRecord) -> float:
+        last_at = call.arrivals.last_at if call.arrivals is not None else 0.0
+        return max(call.deadline, last_at + self._limits.receive_lease_s)
+
     def _grant(self, call: CallRecord) -> None:
-        arrivals = call.arrivals
-        if arrivals is None or call.payload_number not in self._receiving:
+        if call.arrivals is None or call.payload_number not in self._receiving:
             return
-        granted = Granted(
-            attempt=f"{call.id.client} {call.id.number}",
-            slot=arrivals.slot,
-            generation=arrivals.generation,
-            token=arrivals.token,
-            missing=arrivals.first_missing(),
-            received_bytes=arrivals.received_bytes,
-            chunk_bytes=self._limits.limits.chunk_bytes,
-        )
+        attempt, chunk_bytes = f"{call.id.client} {call.id.number}", self._limits.limits.chunk_bytes
+        granted = call.arrivals.granted(request_id=call.message_id, attempt=attempt, chunk_bytes=chunk_bytes)
         self._answer(call, granted)
 
     # Running.
@@ -256,7 +250,7 @@ class CallBooks:
 
     def _end(self, call: CallRecord, event: CallEvent, answer: Returned | Raised | Refused, now: float) -> None:
         if call.payload_number >= 0:
-            self._receiving.pop(call.payload_number, None)
+            self._stop_receiving(call)
             self._actions.append(LetGo(call.payload_number))
         if call.state is CallState.QUEUED and call in (waiting := self._waiting.get(call.lane, deque())):
             waiting.remove(call)
@@ -269,14 +263,15 @@ class CallBooks:
 
     def expire(self, now: float) -> None:
         """Gives up payloads whose sender fell silent; a repeat of their calls begins anew."""
-        for call in [call for call in self._receiving.values() if call.deadline <= now]:
+        for call in [call for call in self._receiving.values() if self._silent_at(call) <= now]:
             self.counters["receive_expired"] += 1
-            del self._receiving[call.payload_number], self._unfinished[call.id]
+            self._stop_receiving(call)
+            del self._unfinished[call.id]
             self._actions.append(LetGo(call.payload_number))
 
     def next_deadline(self) -> float | None:
         """Returns the monotonic second at which something expires, if anything may."""
-        return min((call.deadline for call in self._receiving.values()), default=None)
+        return min(map(self._silent_at, self._receiving.values()), default=None)
 
     def drain(self, now: float) -> None:
         """Takes no more calls; those that do not run yet are refused."""

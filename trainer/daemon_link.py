@@ -16,6 +16,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from forebay.shm import FileLock, holder_path, read_pool_header, this_peer
+from forebay.sockets import milliseconds_until
 from forebay.wire import (
     HEARTBEAT_MS,
     HEARTBEAT_TIMEOUT_MS,
@@ -207,9 +208,7 @@ class DaemonLink:
         return self._conversation.is_settled or time.monotonic() >= self._close_by
 
     def _poll_ms(self) -> int | None:
-        deadlines = (self._conversation.next_deadline(), self._close_by)
-        due = min((deadline for deadline in deadlines if deadline is not None), default=None)
-        return None if due is None else max(0, int((due - time.monotonic()) * 1000) + 1)
+        return milliseconds_until((self._conversation.next_deadline(), self._close_by), time.monotonic())
 
     def _take_outbox(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from forebay.wire import (
     Array,
-    ChunkFault,
     ChunkHeader,
     Manifest,
     TreeRegistry,
@@ -27,13 +25,11 @@ class InlinePayloads:
     Each payload gets memory of its own that is never used again: an engine may keep views of it.
 
     Args:
-        books: Decide which chunks are wanted.
-        acted: Called after each event, to carry out what the books decide.
+        books: Decide which payloads are wanted.
     """
 
-    def __init__(self, books: CallBooks, acted: Callable[[], None]) -> None:
+    def __init__(self, books: CallBooks) -> None:
         self._books = books
-        self._acted = acted
         self._memory: dict[int, Bytes] = {}
 
     def make_room(self, call: CallRecord) -> None:
@@ -61,24 +57,10 @@ class InlinePayloads:
         leaves = _views(call.manifest, memory, chunk_bytes)
         return unflatten(call.manifest.structure, leaves, registry=registry)
 
-    # Chunks.
-
-    def fault(self, header: ChunkHeader) -> ChunkFault | None:
-        """See `Chunks`."""
-        return self._books.chunk(header)
-
-    def target(self, header: ChunkHeader) -> memoryview:
-        """See `Chunks`."""
-        return self._memory[header.slot][header.offset : header.offset + header.length].data
-
-    def filled(self, header: ChunkHeader) -> None:
-        """See `Chunks`."""
-        self._books.filled(header, time.monotonic())
-        self._acted()
-
-    def thrown_away(self, fault: ChunkFault) -> None:
-        """See `Chunks`."""
-        self._books.counters[fault] += 1
+    def target(self, header: ChunkHeader) -> memoryview | None:
+        """Returns a chunk's place, or None if its payload was let go; called on the threads that receive."""
+        memory = self._memory.get(header.slot)
+        return None if memory is None else memory[header.offset : header.offset + header.length].data
 
 
 def _views(manifest: Manifest, memory: Bytes, chunk_bytes: int) -> list[Array]:

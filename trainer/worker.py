@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import zmq
 
-from forebay.sockets import ChunkReceiver, Mailbox, only_frame, stopped_by_sigterm, waking_signals
+from forebay.sockets import Mailbox, milliseconds_until, only_frame, stopped_by_sigterm, waking_signals
 from forebay.wire import (
     Call,
     CallRequest,
@@ -77,7 +77,7 @@ class TrainerWorker:
         self.settings = engine.queue.settings
         self._card = WorkerCard(name, self.settings)
         self._books = CallBooks(self._card.epoch, self._call_limits())
-        self._payloads = InlinePayloads(self._books, self._act)
+        self._payloads = InlinePayloads(self._books)
         self._engine = EngineMethods(engine, self._books.counters)
         self._runner = CallRunner(
             self._engine,
@@ -91,9 +91,15 @@ class TrainerWorker:
         self._is_idle = threading.Event()
         self._is_idle.set()
         self._is_closed = False
-        self._sockets = WorkerSockets(self.settings, self._card.limits, self._card.peer)
-        self._receiver = ChunkReceiver(self._sockets.data.socket, self._payloads)
         self._mailbox = Mailbox()
+        self._sockets = WorkerSockets(
+            self.settings,
+            self._card.limits,
+            self._card.peer,
+            books=self._books,
+            payloads=self._payloads,
+            mailbox=self._mailbox,
+        )
 
     def _call_limits(self) -> CallLimits:
         return CallLimits(
@@ -151,7 +157,7 @@ class TrainerWorker:
         with waking_signals() as signals, stopped_by_sigterm(self.stop):
             poller = zmq.Poller()
             sockets = self._sockets
-            for source in (sockets.control.socket, sockets.data.socket, self._mailbox.fileno(), signals):
+            for source in (sockets.control.socket, self._mailbox.fileno(), signals):
                 if source != -1:
                     poller.register(source, zmq.POLLIN)
             while not self._is_over():
@@ -177,23 +183,18 @@ class TrainerWorker:
         return not self._books.is_running or time.monotonic() >= self._stop_at
 
     def _poll_ms(self) -> int | None:
-        deadlines = (self._books.next_deadline(), self._stop_at)
-        due = min((deadline for deadline in deadlines if deadline is not None), default=None)
-        # Rounded up: waking before the deadline would find nothing to do and spin.
-        return None if due is None else max(0, int((due - time.monotonic()) * 1000) + 1)
+        return milliseconds_until((self._books.next_deadline(), self._stop_at), time.monotonic())
 
     def _turn(self, ready: set[object]) -> None:
         for event in self._mailbox.take():
             event()
         if self._sockets.control.socket in ready:
             self._receive()
-        if self._sockets.data.socket in ready:
-            self._receiver.receive()
         self._books.expire(time.monotonic())
         self._act()
 
     def _receive(self) -> None:
-        for sender, frames in self._sockets.received():
+        for sender, frames in self._sockets.control.received():
             try:
                 request = decode_call_request(only_frame(frames))
             except ProtocolError as error:

@@ -1,20 +1,22 @@
-"""A worker's sockets: calls and their answers, and the chunks of inline payloads."""
+"""A worker's sockets: calls and their answers, and what receives the chunks of inline payloads."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
 
 import zmq
 
-from forebay.sockets import Endpoint, control_frame_limit
-from forebay.wire import Goodbye, Limits, Message, Peer, encode_message
+from forebay.sockets import BulkReceiver, Endpoint, Mailbox, control_frame_limit
+from forebay.wire import Arrivals, Goodbye, Limits, LocalError, Message, Peer, encode_message
 
+from .call_books import CallBooks
 from .call_record import Address
+from .inline_payloads import InlinePayloads
 from .settings import TrainerSettings
 
-_MESSAGES_PER_TURN = 64
 _LINGER_MS = 2_000
+_RECEIVE_CHUNKS = 8
 _MAX_PEERS = 4096
 _PARTS_OF_A_CALL = 3
 """The payload's manifest, the options' manifest and the options' bytes; none is larger than a manifest may be."""
@@ -27,10 +29,13 @@ class WorkerSockets:
         settings: Where they are bound.
         limits: Upper bounds on what comes by them.
         me: This process, for whoever finds an address taken.
+        books: Hear, on the loop, of payloads that have arrived.
+        payloads: Know their places.
+        mailbox: The way into the loop.
 
     Attributes:
         control: A ROUTER for calls.
-        data: A PULL socket for chunks.
+        data: Receives chunks.
 
     Raises:
         HeldError: Another process has an address.
@@ -38,7 +43,18 @@ class WorkerSockets:
         SettingError: An address is none.
     """
 
-    def __init__(self, settings: TrainerSettings, limits: Limits, me: Peer) -> None:
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        limits: Limits,
+        me: Peer,
+        *,
+        books: CallBooks,
+        payloads: InlinePayloads,
+        mailbox: Mailbox,
+    ) -> None:
+        self._books = books
+        self._mailbox = mailbox
         self._peers: dict[Address, None] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         with contextlib.ExitStack() as undo:
@@ -52,25 +68,31 @@ class WorkerSockets:
                 max_frame_bytes=control_frame_limit(_PARTS_OF_A_CALL * limits.max_manifest_bytes),
             )
             undo.callback(self.control.close, linger_ms=0)
-            self.data = Endpoint(
-                self._context,
-                zmq.PULL,
+            self.data = BulkReceiver(
                 settings.worker_data_endpoint,
                 setting="worker_data_endpoint",
                 peer=me,
-                max_frame_bytes=limits.chunk_bytes,
-                receive_high_water=8,
+                chunk_bytes=limits.chunk_bytes,
+                receive_chunks=_RECEIVE_CHUNKS,
+                incoming=books.incoming,
+                target=payloads.target,
+                complete=self._complete,
+                failed=self._failed,
             )
             undo.pop_all()
 
-    def received(self) -> Iterator[tuple[Address, list[bytes]]]:
-        """Yields who sent which frames, up to one turn's share."""
-        for _ in range(_MESSAGES_PER_TURN):
-            try:
-                sender, *frames = self.control.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            yield sender, frames
+    # On the thread that receives.
+
+    def _complete(self, arrivals: Arrivals) -> None:
+        self._mailbox.post(lambda: self._books.filled(arrivals, time.monotonic()))
+
+    def _failed(self, error: BaseException) -> None:
+        def end() -> None:
+            raise LocalError(f"the thread that receives chunks ended: {error!r}") from error
+
+        self._mailbox.post(end)
+
+    # On the loop.
 
     def send(self, to: Address, message: Message) -> None:
         """Sends a message, if its receiver takes it now: whoever is gone asks again when it is back."""
@@ -87,6 +109,6 @@ class WorkerSockets:
         """Says goodbye, and closes them; what was sent last gets two seconds to leave."""
         for peer in self._peers:
             self.send(peer, Goodbye(kept=False))
-        self.data.close(linger_ms=0)
+        self.data.close()
         self.control.close(linger_ms=_LINGER_MS)
         self._context.term()

@@ -1,6 +1,6 @@
 """What travels between the processes, and what a setting is. No sockets, no memory, no files, no clock."""
 
-from .arrivals import Arrivals, ChunkFault
+from .arrivals import Arrivals, ChunkFault, Incoming
 from .calls import (
     Call,
     CallId,
@@ -21,6 +21,9 @@ from .calls import (
     decode_call_request,
 )
 from .chunk import CHUNK_HEADER_BYTES, BytesLike, ChunkHeader, chunk_checksum
+from .codec import BITSHUFFLE_LZ4, CODECS, RAW, SHUFFLE_LZ4
+from .codec import decode as decode_chunk
+from .codec import encode as encode_chunk
 from .control import (
     Abandon,
     Await,
@@ -81,12 +84,21 @@ from .lending import (
     decode_trainer_request,
 )
 from .limits import GIB, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MIB, UNLIMITED, Limits
-from .manifest import CODECS, RAW, BodyLayout, LeafSpec, Manifest, decode_manifest, describe
+from .manifest import BodyLayout, LeafSpec, Manifest, decode_manifest, describe
 from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
 from .packed import PackedTree, pack, unpack
 from .registry import RecordType, TreeRegistry, default_registry, register_type
-from .settings import Setting, check_settings, parse_settings, read_variables, setting, setting_of, variable_of
-from .spans import LEAF_ALIGNMENT, Span, cut_spans, place_leaves
+from .settings import (
+    Setting,
+    check_settings,
+    parse_settings,
+    read_variables,
+    setting,
+    setting_of,
+    settings_from,
+    variable_of,
+)
+from .spans import LEAF_ALIGNMENT, Span, SpanTable, cut_spans, place_leaves
 from .states import (
     GONE,
     MICRO_BATCH_TRANSITIONS,
@@ -98,6 +110,7 @@ from .states import (
 from .tree import Array, FlatTree, flatten, unflatten
 
 __all__ = [
+    "BITSHUFFLE_LZ4",
     "CHUNK_HEADER_BYTES",
     "CODECS",
     "DTYPES",
@@ -111,6 +124,7 @@ __all__ = [
     "PROTOCOL_VERSION",
     "RAW",
     "REFUSAL_MEANINGS",
+    "SHUFFLE_LZ4",
     "UNLIMITED",
     "Abandon",
     "Array",
@@ -148,6 +162,7 @@ __all__ = [
     "Hello",
     "HostError",
     "InProgress",
+    "Incoming",
     "KeyGone",
     "LeafSpec",
     "Lend",
@@ -179,6 +194,7 @@ __all__ = [
     "ShmFullError",
     "SlotStatus",
     "Span",
+    "SpanTable",
     "Staged",
     "Status",
     "StepTimes",
@@ -200,6 +216,7 @@ __all__ = [
     "cut_spans",
     "decode_call_reply",
     "decode_call_request",
+    "decode_chunk",
     "decode_control_reply",
     "decode_control_request",
     "decode_manifest",
@@ -209,6 +226,7 @@ __all__ = [
     "describe",
     "dtype_name",
     "dtype_of",
+    "encode_chunk",
     "encode_message",
     "flatten",
     "pack",
@@ -219,6 +237,7 @@ __all__ = [
     "register_type",
     "setting",
     "setting_of",
+    "settings_from",
     "unflatten",
     "unpack",
     "variable_of",

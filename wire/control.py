@@ -27,6 +27,8 @@ class Offer(Message, frozen=True):
         attempt: One logical stage call; a repeat of the same attempt is the same request.
         manifest: From `Manifest.encode`.
         wait_s: Seconds to wait for a slot before the daemon refuses.
+        body: All of a small micro-batch's body: it is published without a grant. Empty for none.
+        checksum: Of the body, as a chunk's at offset 0; a body that does not fit it is sent as chunks instead.
     """
 
     queue: str
@@ -34,6 +36,8 @@ class Offer(Message, frozen=True):
     attempt: str
     manifest: bytes
     wait_s: float
+    body: bytes = b""
+    checksum: int = 0
 
 
 class Abandon(Message, frozen=True):

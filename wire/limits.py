@@ -24,6 +24,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_micro_batch_bytes: Bytes of all leaves, with the gaps between them.
         max_key_bytes: UTF-8 bytes of a key or queue name.
         chunk_bytes: Bytes of one chunk; both sides cut the slot's body at the same places.
+        max_eager_bytes: Body of a micro-batch that may travel with its offer; 0 = none may.
         size_setting: The receiver's setting that bounds `max_micro_batch_bytes`, for errors.
     """
 
@@ -33,6 +34,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_micro_batch_bytes: int = 8 * GIB
     max_key_bytes: int = 256
     chunk_bytes: int = MIB
+    max_eager_bytes: int = 0
     size_setting: str = "slot_max_bytes"
 
 

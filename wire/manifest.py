@@ -8,19 +8,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 
 import msgspec
 
+from .codec import CODECS, RAW
 from .dtypes import dtype_name, dtype_of
-from .errors import TreeError
+from .errors import TreeError, printable
 from .limits import Limits
-from .spans import Span, cut_spans, place_leaves
+from .spans import SpanTable, cut_spans, place_leaves
 from .structure import Node, checked_structure, leaf_paths
 from .tree import FlatTree
-
-RAW = "raw"
-CODECS = frozenset({RAW})
-"""The names of the codecs that a leaf may travel in."""
 
 _MAX_DIMS = 64  # numpy's own limit
 _MAX_EXTENT_BYTES = 1 << 62  # numpy cannot make an array whose non-zero dimensions span more
@@ -32,7 +30,7 @@ class LeafSpec(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         dtype: Name from `DTYPES`.
         shape: Dimensions; () is 0-d, and any may be 0.
-        codec: Name from `CODECS`.
+        codec: Name from `CODECS`; a chunk of the leaf travels in it, or raw.
         nbytes: Decoded bytes.
     """
 
@@ -92,18 +90,25 @@ class BodyLayout:
 
     offsets: tuple[int, ...]
     body_bytes: int
-    spans: tuple[Span, ...]
+    spans: SpanTable
 
 
-def describe(flat: FlatTree, limits: Limits) -> Manifest:
+def describe(flat: FlatTree, limits: Limits, *, codecs: Sequence[str] | None = None) -> Manifest:
     """Makes the manifest of a tree that was taken apart.
+
+    Args:
+        flat: The tree.
+        limits: The receiver's.
+        codecs: In which each leaf may travel; by default all travel raw.
 
     Raises:
         TreeError: The micro-batch is larger than the limits say.
     """
     leaves = tuple(
-        LeafSpec(dtype_name(array.dtype, path), array.shape, RAW, array.nbytes)
-        for array, path in zip(flat.arrays, flat.paths, strict=True)
+        LeafSpec(dtype_name(array.dtype, path), array.shape, codec, array.nbytes)
+        for array, path, codec in zip(
+            flat.arrays, flat.paths, [RAW] * len(flat.arrays) if codecs is None else codecs, strict=True
+        )
     )
     manifest = Manifest(flat.structure, leaves)
     _check_body_bytes(manifest, limits)
@@ -149,7 +154,7 @@ def _decoder() -> msgspec.msgpack.Decoder[Manifest]:
 def _check_leaf(leaf: LeafSpec, path: str) -> None:
     itemsize = dtype_of(leaf.dtype, path).itemsize
     if leaf.codec not in CODECS:
-        raise TreeError(f"leaf {path} has an unknown codec", got=leaf.codec, limit=sorted(CODECS))
+        raise TreeError(f"leaf {path} has an unknown codec", got=leaf.codec, limit=list(CODECS))
     if len(leaf.shape) > _MAX_DIMS or any(dim < 0 for dim in leaf.shape):
         raise TreeError(
             f"leaf {path} has an impossible shape",
@@ -174,12 +179,13 @@ def _check_body_bytes(manifest: Manifest, limits: Limits) -> None:
     if body_bytes > limits.max_micro_batch_bytes:
         # The largest leaf is named because it is nearly always the one to shrink.
         largest = max(range(len(leaf_bytes)), key=leaf_bytes.__getitem__)
+        setting = printable(limits.size_setting)
         raise TreeError(
-            f"the micro-batch is larger than {limits.size_setting} allows; its largest leaf is "
+            f"the micro-batch is larger than {setting} allows; its largest leaf is "
             f"{manifest.paths[largest]} with {leaf_bytes[largest]} bytes",
             got=f"{body_bytes} bytes",
             limit=f"{limits.max_micro_batch_bytes} bytes",
-            remedy=f"send less at once, or raise {limits.size_setting} at the receiver",
+            remedy=f"send less at once, or raise {setting} at the receiver",
         )
 
 

@@ -19,12 +19,14 @@ import numpy as np
 from forebay.daemon.actions import (
     Action,
     Address,
+    AwaitWriters,
     Channel,
     ForgetHolder,
     Log,
     Reply,
     ReserveSlot,
     WatchHolder,
+    WriteBody,
     WriteLoan,
     WriteState,
 )
@@ -45,6 +47,7 @@ from forebay.wire import (
     GetStatus,
     Granted,
     Hello,
+    Incoming,
     Lend,
     Limits,
     Message,
@@ -112,6 +115,7 @@ class Driver:
         self.settings = LedgerSettings(LIMITS, **settings)
         self.headers = [Header() for _ in range(slots)]
         self.growing: dict[int, int] = {}
+        self.bodies: dict[int, bytes] = {}
         self.watched: list[str] = []
         self.forgotten: list[str] = []
         self.logs: list[Log] = []
@@ -126,6 +130,7 @@ class Driver:
         self.ledger = Ledger(
             self.settings,
             self.slots,
+            Incoming(),
             me=ME,
             epoch=epoch,
             software="0",
@@ -183,22 +188,31 @@ class Driver:
         match action:
             case Reply(to=to, message=message):
                 self._inboxes[to].append(message)
-            case WriteLoan():
-                header = self.headers[action.slot]
-                header.state, header.generation = SlotState.FILLING, action.generation
-                header.envelope, header.body_bytes = action.envelope, action.body_bytes
-            case WriteState():
-                header = self.headers[action.slot]
-                header.state, header.sequence, header.holder = action.state, action.sequence, action.holder
+            case WriteLoan() | WriteBody() | WriteState():
+                self._write(action)
             case ReserveSlot():
                 assert action.slot not in self.growing
                 self.growing[action.slot] = action.file_bytes
+            case AwaitWriters():
+                assert not action.arrivals.is_written_to
             case WatchHolder():
                 self.watched.append(action.holder)
             case ForgetHolder():
                 self.forgotten.append(action.holder)
             case Log():
                 self.logs.append(action)
+
+    def _write(self, action: WriteLoan | WriteBody | WriteState) -> None:
+        header = self.headers[action.slot]
+        match action:
+            case WriteLoan():
+                header.state, header.generation = SlotState.FILLING, action.generation
+                header.envelope, header.body_bytes = action.envelope, action.body_bytes
+            case WriteBody():
+                assert header.state is SlotState.FILLING
+                self.bodies[action.slot] = action.body
+            case WriteState():
+                header.state, header.sequence, header.holder = action.state, action.sequence, action.holder
 
     # Events.
 
@@ -219,11 +233,19 @@ class Driver:
 
     def chunk(self, header: ChunkHeader) -> ChunkFault | None:
         """Brings a chunk, as the data socket would."""
-        fault = self.ledger.chunk(header)
-        if fault is None:
-            self.perform(self.ledger.filled(header, self.now))
-        else:
-            self.perform(self.ledger.chunk_thrown_away(fault))
+        return self.settle(header, None)
+
+    def settle(self, header: ChunkHeader, fault: ChunkFault | None) -> ChunkFault | None:
+        """Brings a chunk, as a thread that receives would, with this wrong with its bytes."""
+        incoming = self.ledger.incoming
+        arrivals = incoming.claim(header)
+        if isinstance(arrivals, ChunkFault):
+            incoming.throw_away(arrivals)
+            return arrivals
+        if incoming.settle(arrivals, header, fault, self.now):
+            self.perform(self.ledger.filled(arrivals, self.now))
+        if fault is not None:
+            incoming.throw_away(fault)
         return fault
 
     def grow(self, slot: int) -> None:

@@ -77,8 +77,7 @@ def test_a_chunk_that_comes_again_is_thrown_away(driver: Driver, sender: Sender)
 def test_a_chunk_with_a_good_header_and_bad_bytes_is_still_missing(driver: Driver, sender: Sender) -> None:
     first, *_ = chunk_headers(sender.grant("k"))
     with driver.nothing_moves():
-        assert driver.ledger.chunk(first) is None
-        driver.perform(driver.ledger.chunk_thrown_away(ChunkFault.WRONG_CHECKSUM))
+        assert driver.settle(first, ChunkFault.WRONG_CHECKSUM) is ChunkFault.WRONG_CHECKSUM
     assert driver.count("chunk_wrong_checksum") == 1
     assert driver.chunk(first) is None
 

@@ -93,6 +93,8 @@ def test_every_setting_is_read_from_its_variable(name: str) -> None:
         "pool": "/dev/shm/pool",
         "slots": "9",
         "max_depth": "9",
+        "receive_threads": "9",
+        "io_threads": "9",
         "receive_chunks": "9",
         "slot_max_bytes": "99999999",
     }
@@ -263,6 +265,7 @@ def test_senders_are_told_the_limits_that_are_set() -> None:
         max_manifest_bytes=settings.max_manifest_bytes,
         max_micro_batch_bytes=1 << 30,
         chunk_bytes=8192,
+        max_eager_bytes=64 << 10,
     )
 
 

@@ -106,11 +106,13 @@ def handle(worker: Worker, daemon: LocalDaemon, **options: Any) -> TrainerHandle
     )
 
 
-def go(work: Callable[[], Awaitable[None]]) -> None:
-    """Runs a test's own coroutine; a hang ends as a failure."""
+def go(
+    work: Callable[[TrainerHandle], Awaitable[None]], worker: Worker, daemon: LocalDaemon, **options: Any
+) -> None:
+    """Runs a test's own coroutine with a handle; a hang ends as a failure."""
 
     async def limited() -> None:
-        async with asyncio.timeout(2 * EVENT_S):
-            await work()
+        async with asyncio.timeout(2 * EVENT_S), handle(worker, daemon, **options) as trainer:
+            await work(trainer)
 
     asyncio.run(limited())

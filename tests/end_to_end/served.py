@@ -32,6 +32,7 @@ from .processes import EVENT_S
 T = TypeVar("T")
 RETRY_S = 0.05
 SHAPE = (8, 41)
+MODES = pytest.mark.parametrize("mode", ["off", "stage", "serialize"])
 
 
 def payload(number: int, rows: int = SHAPE[0]) -> dict[str, Any]:
@@ -39,35 +40,13 @@ def payload(number: int, rows: int = SHAPE[0]) -> dict[str, Any]:
     return {"x": np.full((rows, SHAPE[1]), number, np.float32), "name": f"batch {number}"}
 
 
+def boom(_: Any = None) -> None:
+    raise RuntimeError("boom")
+
+
 @jax.jit
 def total(x: jax.Array) -> jax.Array:
     return jnp.sum(x)
-
-
-class Gate:
-    """A place where a thread stands still until a test lets it go on; then it stays open.
-
-    Args:
-        name: What stands still there, for the message of a wait that ends without its event.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._reached = threading.Event()
-        self._opened = threading.Event()
-
-    def __call__(self, *_: Any, **__: Any) -> None:
-        self._reached.set()
-        assert self._opened.wait(EVENT_S), f"nobody opened the gate for {self._name} within {EVENT_S} s"
-
-    def wait_until_reached(self) -> None:
-        assert self._reached.wait(EVENT_S), f"{self._name} did not come to its gate within {EVENT_S} s"
-
-    async def reached(self) -> None:
-        await asyncio.to_thread(self.wait_until_reached)
-
-    def open(self) -> None:
-        self._opened.set()
 
 
 class Engine:
@@ -202,6 +181,11 @@ def talk(endpoint: str, what: Talk[T], **options: Any) -> T:
             return await what(handle)
 
     return asyncio.run(run())
+
+
+def talk_to(daemon: LocalDaemon, served: Served, what: Talk[T]) -> T:
+    """Talks to a worker that a daemon feeds."""
+    return talk(served.endpoint, what, control_endpoint=daemon.control_endpoint)
 
 
 async def see(handle: TrainerHandle, is_so: Callable[[WorkerStatus], bool], what: str) -> WorkerStatus:

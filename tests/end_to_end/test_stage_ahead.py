@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import forebay
-from forebay import BrokenError, OrchestratorSettings, SteadyPace, local_daemon
-from forebay.wire import ForebayError
+from forebay import (
+    BrokenError,
+    OrchestratorSettings,
+    Refusal,
+    SteadyPace,
+    TrainerHandle,
+    WaitTimeoutError,
+    local_daemon,
+)
+from forebay.wire import ForebayError, RefusalCode
 
 from .ahead_run import Worker, digest, expected, go, handle, names, payload, run, source, trained_by
 from .processes import StartDaemon, all_free, kill, see, slot_in
@@ -39,14 +48,13 @@ def test_every_micro_batch_is_trained_once_in_order_in_each_mode(
     daemon = start_daemon()
     worker = start_worker(daemon, mode)
 
-    async def work() -> None:
-        async with handle(worker, daemon) as trainer:
-            results = await run(trainer, source(3, 4))
-            assert [key for key, _ in results] == names(3, 4)
-            assert {way for _, way in results} == {"inline" if mode == "off" else "staged"}
-            assert await trained_by(trainer) == expected(3, 4)
+    async def work(trainer: TrainerHandle) -> None:
+        results = await run(trainer, source(3, 4))
+        assert [key for key, _ in results] == names(3, 4)
+        assert {way for _, way in results} == {"inline" if mode == "off" else "staged"}
+        assert await trained_by(trainer) == expected(3, 4)
 
-    go(work)
+    go(work, worker, daemon)
     see(daemon, all_free)
     worker.finish()
 
@@ -58,14 +66,13 @@ def test_any_depth_and_any_pool_train_the_same(
     daemon = start_daemon(slots=slots)
     worker = start_worker(daemon)
 
-    async def work() -> None:
-        async with handle(worker, daemon) as trainer:
-            for depth in (0, 1, 4):
-                batches = source(2, 3, f"{depth} deep ")
-                await run(trainer, batches, settings=OrchestratorSettings(max_staged_batches=depth))
-                assert (await trained_by(trainer))[-6:] == expected(2, 3, f"{depth} deep ")
+    async def work(trainer: TrainerHandle) -> None:
+        for depth in (0, 1, 4):
+            batches = source(2, 3, f"{depth} deep ")
+            await run(trainer, batches, settings=OrchestratorSettings(max_staged_batches=depth))
+            assert (await trained_by(trainer))[-6:] == expected(2, 3, f"{depth} deep ")
 
-    go(work)
+    go(work, worker, daemon)
     see(daemon, all_free)
 
 
@@ -75,17 +82,16 @@ def test_a_daemon_killed_between_grant_and_publish_and_followed_loses_nothing(
     first = start_daemon()
     worker = start_worker(first)
 
-    async def work() -> None:
-        # Slow enough that the kill comes while a slot fills.
-        async with handle(worker, first, pace=SteadyPace(20e6)) as trainer:
-            running = asyncio.create_task(run(trainer, source(2, 3)))
-            await asyncio.to_thread(see, first, slot_in("FILLING", received=1))
-            await asyncio.to_thread(kill, first)
-            await asyncio.to_thread(start_daemon)
-            await running
-            assert await trained_by(trainer) == expected(2, 3)
+    async def work(trainer: TrainerHandle) -> None:
+        running = asyncio.create_task(run(trainer, source(2, 3)))
+        await asyncio.to_thread(see, first, slot_in("FILLING", received=1))
+        await asyncio.to_thread(kill, first)
+        await asyncio.to_thread(start_daemon)
+        await running
+        assert await trained_by(trainer) == expected(2, 3)
 
-    go(work)
+    # Slow enough that the kill comes while a slot fills.
+    go(work, worker, first, pace=SteadyPace(20e6))
 
 
 def test_a_daemon_that_is_gone_for_good_costs_the_staging_and_no_micro_batch(
@@ -94,18 +100,16 @@ def test_a_daemon_that_is_gone_for_good_costs_the_staging_and_no_micro_batch(
     daemon = start_daemon()
     worker = start_worker(daemon)
 
-    async def work() -> None:
-        async with handle(worker, daemon, silence_s=4.0, lend_timeout_s=1.0) as trainer:
+    async def work(trainer: TrainerHandle) -> None:
+        async def before(name: str) -> None:
+            if name == "1/0":
+                await asyncio.to_thread(kill, daemon)
 
-            async def before(name: str) -> None:
-                if name == "1/0":
-                    await asyncio.to_thread(kill, daemon)
+        results = await run(trainer, source(2, 3, before=before))
+        assert results[-1] == ("1/2", "inline")
+        assert await trained_by(trainer) == expected(2, 3)
 
-            results = await run(trainer, source(2, 3, before=before))
-            assert results[-1] == ("1/2", "inline")
-            assert await trained_by(trainer) == expected(2, 3)
-
-    go(work)
+    go(work, worker, daemon, silence_s=4.0, lend_timeout_s=1.0)
 
 
 def test_a_staging_that_takes_too_long_goes_inline_and_is_trained_once(
@@ -114,15 +118,46 @@ def test_a_staging_that_takes_too_long_goes_inline_and_is_trained_once(
     daemon = start_daemon(slots=2)
     worker = start_worker(daemon)
 
-    async def work() -> None:
-        async with handle(worker, daemon, pace=SteadyPace(30e6)) as trainer:
-            settings = OrchestratorSettings(stage_timeout_s=0.05)
-            results = await run(trainer, source(2, 3), settings=settings)
-            assert {way for _, way in results} == {"inline"}
-            assert await trained_by(trainer) == expected(2, 3)
+    async def work(trainer: TrainerHandle) -> None:
+        settings = OrchestratorSettings(stage_timeout_s=0.05)
+        results = await run(trainer, source(2, 3), settings=settings)
+        assert {way for _, way in results} == {"inline"}
+        assert await trained_by(trainer) == expected(2, 3)
 
-    go(work)
+    go(work, worker, daemon, pace=SteadyPace(30e6))
     see(daemon, all_free)
+
+
+class Hasty(TrainerHandle):
+    """Gives every staging up as soon as it has begun; its bytes land all the same."""
+
+    landings: list[asyncio.Task[str | Refusal]]
+
+    async def stage(self, payload: Any, *, key: str = "", **_: Any) -> str | Refusal:
+        self.landings.append(asyncio.create_task(super().stage(payload, key=key)))
+        raise WaitTimeoutError(f"{key} was given up")
+
+
+@pytest.mark.parametrize("mode", ["stage", "serialize"])
+def test_stagings_that_land_though_they_were_given_up_are_trained_once(
+    start_daemon: StartDaemon, start_worker: StartWorker, mode: str
+) -> None:
+    daemon = start_daemon(slots=2)
+    worker = start_worker(daemon, mode)
+
+    async def work(trainer: TrainerHandle) -> None:
+        async with Hasty(worker.endpoint, control_endpoint=daemon.control_endpoint) as hasty:
+            hasty.landings = []
+            results = await run(hasty, source(3, 4))
+            assert [key for key, _ in results] == names(3, 4)
+            landed = await asyncio.gather(*hasty.landings)
+            assert len(landed) == 12
+            refusals = [outcome for outcome in landed if isinstance(outcome, Refusal)]
+            assert {refusal.code for refusal in refusals} <= {RefusalCode.CONSUMED}
+            assert await trained_by(trainer) == expected(3, 4)
+
+    go(work, worker, daemon)
+    see(daemon, lambda status: all_free(status) and not any(queue.on_device for queue in status.queues))
 
 
 def test_what_was_staged_and_dropped_behind_the_loop_goes_inline(
@@ -131,8 +166,8 @@ def test_what_was_staged_and_dropped_behind_the_loop_goes_inline(
     daemon = start_daemon()
     worker = start_worker(daemon)
 
-    async def work() -> None:
-        async with handle(worker, daemon) as trainer, forebay.StagingClient(daemon.control_endpoint) as other:
+    async def work(trainer: TrainerHandle) -> None:
+        async with forebay.StagingClient(daemon.control_endpoint) as other:
 
             async def before(name: str) -> None:
                 if name == "0/2":  # the two before it are staged, and the first one's step has not begun
@@ -142,7 +177,7 @@ def test_what_was_staged_and_dropped_behind_the_loop_goes_inline(
             assert [key for key, _ in results] == names(1, 4)
             assert await trained_by(trainer) == expected(1, 4)
 
-    go(work)
+    go(work, worker, daemon)
     see(daemon, all_free)
 
 
@@ -152,26 +187,23 @@ def test_a_killed_worker_ends_the_loop_and_leaves_no_slot_taken(
     daemon = start_daemon()
     worker = start_worker(daemon)
 
-    async def work() -> None:
-        async with handle(worker, daemon, silence_s=2.0, timeout_s=5.0) as trainer:
+    async def work(trainer: TrainerHandle) -> None:
+        async def before(name: str) -> None:
+            if name == "1/1":
+                await asyncio.to_thread(worker.kill)
 
-            async def before(name: str) -> None:
-                if name == "1/1":
-                    await asyncio.to_thread(worker.kill)
+        with pytest.raises(BrokenError, match="no word from the trainer worker"):
+            await run(trainer, source(3, 3, before=before))
 
-            with pytest.raises(BrokenError, match="no word from the trainer worker"):
-                await run(trainer, source(3, 3, before=before))
-
-    go(work)
+    go(work, worker, daemon, silence_s=2.0, timeout_s=5.0)
     see(daemon, all_free)
     follower = start_worker(daemon)
 
-    async def again() -> None:
-        async with handle(follower, daemon) as trainer:
-            await run(trainer, source(1, 3, "again"))
-            assert await trained_by(trainer) == expected(1, 3, "again")
+    async def again(trainer: TrainerHandle) -> None:
+        await run(trainer, source(1, 3, "again"))
+        assert await trained_by(trainer) == expected(1, 3, "again")
 
-    go(again)
+    go(again, follower, daemon)
 
 
 def test_a_restarted_worker_is_an_error_and_never_trains_half_a_step(
@@ -180,19 +212,17 @@ def test_a_restarted_worker_is_an_error_and_never_trains_half_a_step(
     daemon = start_daemon()
     worker = start_worker(daemon)
 
-    async def work() -> None:
-        async with handle(worker, daemon) as trainer:
+    async def work(trainer: TrainerHandle) -> None:
+        async def before(name: str) -> None:
+            if name == "0/2":
+                await asyncio.to_thread(worker.kill)
+                await asyncio.to_thread(start_worker, daemon)
 
-            async def before(name: str) -> None:
-                if name == "0/2":
-                    await asyncio.to_thread(worker.kill)
-                    await asyncio.to_thread(start_worker, daemon)
+        with pytest.raises(BrokenError, match="was restarted"):
+            await run(trainer, source(2, 5, before=before))
+        assert await trained_by(trainer) == []
 
-            with pytest.raises(BrokenError, match="was restarted"):
-                await run(trainer, source(2, 5, before=before))
-            assert await trained_by(trainer) == []
-
-    go(work)
+    go(work, worker, daemon)
     see(daemon, all_free)
 
 
@@ -202,7 +232,7 @@ def test_a_cancelled_loop_leaves_no_slot_taken_and_trains_nothing_twice(
     daemon = start_daemon()
     worker = start_worker(daemon)
 
-    async def cancel_at(moment: str, trainer: forebay.TrainerHandle) -> None:
+    async def cancel_at(moment: str, trainer: TrainerHandle) -> None:
         reached = asyncio.Event()
 
         async def before(name: str) -> None:
@@ -219,14 +249,13 @@ def test_a_cancelled_loop_leaves_no_slot_taken_and_trains_nothing_twice(
         told = (await trained_by(trainer))[told_before:]
         assert told == expected(3, 4, f"until {moment} ")[: len(told)]
 
-    async def work() -> None:
-        async with handle(worker, daemon) as trainer:
-            for moment in ("0/0", "0/1", "0/3", "1/0", "1/3", "2/2"):
-                await cancel_at(moment, trainer)
-            await run(trainer, source(1, 3, "next"))
-            assert (await trained_by(trainer))[-3:] == expected(1, 3, "next")
+    async def work(trainer: TrainerHandle) -> None:
+        for moment in ("0/0", "0/1", "0/3", "1/0", "1/3", "2/2"):
+            await cancel_at(moment, trainer)
+        await run(trainer, source(1, 3, "next"))
+        assert (await trained_by(trainer))[-3:] == expected(1, 3, "next")
 
-    go(work)
+    go(work, worker, daemon)
     see(daemon, all_free)
 
 
@@ -236,18 +265,16 @@ def test_an_error_of_the_source_comes_after_what_was_pulled_is_trained(
     daemon = start_daemon()
     worker = start_worker(daemon)
 
-    async def work() -> None:
-        async with handle(worker, daemon) as trainer:
+    async def work(trainer: TrainerHandle) -> None:
+        async def before(name: str) -> None:
+            if name == "0/2":
+                raise ZeroDivisionError("the rollouts ended")
 
-            async def before(name: str) -> None:
-                if name == "0/2":
-                    raise ZeroDivisionError("the rollouts ended")
+        with pytest.raises(ZeroDivisionError, match="the rollouts ended"):
+            await run(trainer, source(1, 4, before=before))
+        assert await trained_by(trainer) == expected(1, 4)[:2]
 
-            with pytest.raises(ZeroDivisionError, match="the rollouts ended"):
-                await run(trainer, source(1, 4, before=before))
-            assert await trained_by(trainer) == expected(1, 4)[:2]
-
-    go(work)
+    go(work, worker, daemon)
     see(daemon, all_free)
 
 
@@ -257,8 +284,8 @@ def test_the_same_key_again_with_an_answer_lost_in_between_is_trained_once(
     daemon = start_daemon()
     worker = start_worker(daemon)
 
-    async def work() -> None:
-        async with handle(worker, daemon) as trainer, handle(worker, daemon) as other:
+    async def work(trainer: TrainerHandle) -> None:
+        async with handle(worker, daemon) as other:
             await trainer.stage(payload("a"), key="a")
             await trainer.train_step(stage_key="a")
             for again in (trainer, other):
@@ -266,19 +293,17 @@ def test_the_same_key_again_with_an_answer_lost_in_between_is_trained_once(
                     await again.train_step(payload("a"), "a")
             assert await trained_by(trainer) == [("a", digest("a"))]
 
-    go(work)
+    go(work, worker, daemon)
 
 
 def test_no_daemon_is_an_error_before_anything_is_trained(start_worker: StartWorker, shm_dir: Path) -> None:
     with local_daemon() as daemon:
         worker = start_worker(daemon)
 
-        async def work() -> None:
-            absent = forebay.TrainerHandle(
-                worker.endpoint, control_endpoint=f"ipc://{shm_dir}/nobody", timeout_s=0.5
-            )
-            with pytest.raises(forebay.WaitTimeoutError, match=r"no daemon answered at control_endpoint"):
-                await absent.__aenter__()
+        async def enter() -> None:
+            async with TrainerHandle(worker.endpoint, control_endpoint=f"ipc://{shm_dir}/nobody", timeout_s=0.5):
+                pytest.fail("it is open")
 
-        go(work)
+        with pytest.raises(WaitTimeoutError, match=r"no daemon answered at control_endpoint"):
+            asyncio.run(enter())
         worker.finish()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from forebay import RemoteCallError, TrainerHandle, WaitTimeoutError
 from forebay.wire import (
     Call,
     CancelCall,
-    ChunkFault,
     ChunkHeader,
     GetWorkerStatus,
     Granted,
@@ -31,121 +28,10 @@ from forebay.wire import (
     WorkerWelcome,
 )
 
-from .lossy_router import Decide, Fate, LossyRouter, first
-from .served import DeferringEngine, Gate, Served, handle_to, payload, see, talk
-
-KEY = "k"
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A method of the handle.
-
-    Attributes:
-        method: The worker's, by which it is counted.
-        call: Calls it.
-        has_payload: Whether chunks travel.
-        prepare: What the worker does before it.
-    """
-
-    method: str
-    call: Callable[[TrainerHandle], Awaitable[Any]]
-    has_payload: bool = False
-    prepare: Callable[[Served], Any] | None = None
-
-
-async def step_number(step: Awaitable[Any]) -> tuple[str, int, str]:
-    trained = await step
-    return trained.key, trained.value["number"], trained.source
-
-
-async def how_staged(staging: Awaitable[dict[str, Any]]) -> bool:
-    return bool((await staging)["staged"])
-
-
-CASES = {
-    "an inline step": Case("fwd_bwd", lambda handle: step_number(handle.train_step(payload(1), KEY)), True),
-    "a staged step": Case(
-        "fwd_bwd",
-        lambda handle: step_number(handle.train_step(stage_key=KEY)),
-        # Not through the middle man: what is repeated of it would be taken for the step's.
-        prepare=lambda served: served.staged.stage_batch(payload(1), key=KEY),
-    ),
-    "a staging": Case("stage_batch", lambda handle: how_staged(handle.stage_batch(payload(1), key=KEY)), True),
-    "an update": Case("update", lambda handle: handle.update(lr=0.5)),
-    "a deferred update": Case("apply_deferred_update", lambda handle: handle.apply_deferred_update()),
-    "a reset": Case("reset_staged", lambda handle: handle.call("reset_staged")),
-    "metrics": Case("metrics", lambda handle: metrics(handle)),
-    "a method of the user's": Case("count", lambda handle: handle.call("count", payload(2)), True),
-}
-EXPECTED = {
-    "an inline step": (KEY, 1, "inline"),
-    "a staged step": (KEY, 1, "staged"),
-    "a staging": True,
-    "an update": {"updates": 1, "lr": 0.5},
-    "a deferred update": 1,
-    "a reset": None,
-    "metrics": "ready",
-    "a method of the user's": (1, "batch 2"),
-}
-METHODS = pytest.mark.parametrize("name", CASES)
-
-
-async def metrics(handle: TrainerHandle) -> Any:
-    return (await handle.metrics())["state"]
-
-
-class Counting:
-    """A worker behind a middle man, whose engine and whose method count what is done."""
-
-    def __init__(self, folder: Path) -> None:
-        self.counted: list[str] = []
-        self.served = Served(folder, DeferringEngine(), methods={"count": self._count})
-        self.router = LossyRouter(self.served.endpoint, folder)
-
-    def _count(self, batch: Any) -> tuple[int, str]:
-        self.counted.append(batch["name"])
-        return len(self.counted), batch["name"]
-
-    def done(self) -> dict[str, int]:
-        """Tells how often the engine and the method did something."""
-        engine, queue = self.served.engine, self.served.staged.queue.statistics
-        return {
-            "fwd_bwd": len(engine.trained),
-            "update": len(engine.updates),
-            "apply_deferred_update": engine.deferred,
-            "count": len(self.counted),
-            "stage_batch": queue.staged,
-        }
-
-    def ran(self, method: str) -> int:
-        """Tells how often a method was run."""
-        counters = self.served.counters
-        return counters.get(f"{method}_returned", 0) + counters.get(f"{method}_raised", 0)
-
-
-def run(name: str, folder: Path, decide: Decide, damage: Any = None) -> Counting:
-    """Has one method called through a fault; checks that it ran once and came to what it should."""
-    case, counting = CASES[name], Counting(folder)
-
-    async def through(handle: TrainerHandle) -> Any:
-        if case.prepare is not None:
-            case.prepare(counting.served)
-        counting.router.decide, counting.router.damage = decide, damage
-        value = await case.call(handle)
-        counting.router.decide, counting.router.damage = first(Message, Fate.PASS), None
-        return value
-
-    with counting.served, counting.router:
-        value = talk(counting.router.endpoint, through)
-    assert value == EXPECTED[name]
-    assert counting.ran(case.method) == 1
-    assert counting.done().get(case.method, 1) == 1
-    assert counting.served.memory == 0
-    return counting
-
-
-# --- requests and answers ---
+from ..trainer.gate import Gate
+from .fault_cases import CASES, EXPECTED, KEY, METHODS, Counting, run
+from .lossy_router import Fate, first
+from .served import handle_to, payload, see, talk
 
 
 @METHODS
@@ -334,64 +220,6 @@ def test_many_calls_through_much_loss_each_run_once(shm_dir: Path) -> None:
         talk(counting.router.endpoint, through)
         assert Counter(counting.served.engine.trained) == dict.fromkeys(range(10), 1)
         assert len(counting.served.engine.updates) == 5
-
-
-# --- chunks ---
-
-WIDE = {"x": np.arange(3 << 20, dtype=np.uint8).reshape(3, -1), "y": np.arange(7.0)}
-
-
-@pytest.mark.parametrize(
-    ("damage", "fault"),
-    [
-        (lambda _: [], None),
-        (lambda body: [body, body], ChunkFault.REPEATED),
-        (lambda body: [b"\xff" + body[1:]], ChunkFault.WRONG_CHECKSUM),
-        (lambda body: [body[:-1]], ChunkFault.WRONG_LENGTH),
-        (lambda body: [bytes(len(body)), body], ChunkFault.WRONG_CHECKSUM),
-    ],
-    ids=["lost", "twice", "damaged", "short", "damaged, then whole"],
-)
-def test_chunks_that_are_lost_or_damaged_are_sent_again_by_themselves(
-    shm_dir: Path, damage: Callable[[bytes], list[bytes]], fault: ChunkFault | None
-) -> None:
-    met: set[int] = set()
-
-    def first_of_each(header: ChunkHeader, body: bytes) -> list[bytes]:
-        if header.span in met:
-            return [body]
-        met.add(header.span)
-        return damage(body)
-
-    def same(batch: Any) -> bool:
-        return all(np.array_equal(batch[name], WIDE[name]) for name in WIDE)
-
-    with (
-        Served(shm_dir, methods={"same": same}) as served,
-        LossyRouter(served.endpoint, shm_dir, damage=first_of_each) as router,
-    ):
-        assert talk(router.endpoint, lambda handle: handle.call("same", WIDE)) is True
-        assert len(met) == 4
-        # What comes again when all is complete belongs to nobody any more.
-        assert fault is None or served.counters[fault] >= 3
-        assert served.memory == 0
-
-
-def test_only_what_is_missing_is_sent_again(shm_dir: Path) -> None:
-    lost: list[ChunkHeader] = []
-
-    def lose_one(header: ChunkHeader, body: bytes) -> list[bytes]:
-        if header.span == 1 and not lost:
-            lost.append(header)
-            return []
-        return [body]
-
-    with (
-        Served(shm_dir, methods={"take": lambda _: None}) as served,
-        LossyRouter(served.endpoint, shm_dir, damage=lose_one) as router,
-    ):
-        talk(router.endpoint, lambda handle: handle.call("take", WIDE))
-        assert Counter(chunk.span for chunk in router.chunks) == {0: 1, 1: 2, 2: 1, 3: 1}
 
 
 def test_two_handles_with_the_same_trouble_do_not_meet(shm_dir: Path) -> None:

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from forebay import LocalDaemon, NotBegunError, Refusal, RemoteCallError, TrainerHandle
+from forebay import NotBegunError, Refusal, RemoteCallError, TrainerHandle
 from forebay.wire import RefusalCode
 
+from ..trainer.gate import Gate
 from .processes import StartDaemon, all_free, see
-from .served import Engine, Gate, Served, payload, talk
-
-T = TypeVar("T")
-
-
-def talk_to(daemon: LocalDaemon, served: Served, what: Callable[[TrainerHandle], Awaitable[T]]) -> T:
-    return talk(served.endpoint, what, control_endpoint=daemon.control_endpoint)
+from .served import Engine, Served, payload, talk_to
 
 
 @pytest.mark.parametrize("mode", ["stage", "serialize"])
@@ -99,10 +92,11 @@ def test_a_key_that_was_trained_by_its_payload_is_not_staged_again(
 ) -> None:
     async def run(handle: TrainerHandle) -> None:
         await handle.train_step(payload(1), "k")
+        # The daemon hears of the end of the step a moment after the step's caller.
+        await asyncio.to_thread(see, daemon, lambda status: status.counters.get("finished_consumed", 0) == 1)
         outcome = await handle.stage(payload(2), key="k")
         assert isinstance(outcome, Refusal)
-        # The daemon hears of the end of the step a moment after the step's caller.
-        assert outcome.code in (RefusalCode.CONSUMED, RefusalCode.IN_USE)
+        assert outcome.code is RefusalCode.CONSUMED
         with pytest.raises(RemoteCallError, match="AlreadyTrainedError"):
             await handle.train_step(stage_key="k")
 

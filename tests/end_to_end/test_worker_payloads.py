@@ -17,9 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from forebay import ClosedError, SteadyPace, TrainerHandle
 from forebay.wire import RefusalCode, RefusedError, TreeError
 
+from ..trainer.gate import Gate
 from ..wire.trees import REGISTRY, assert_same, trees
 from .processes import EVENT_S
-from .served import Engine, Gate, Served, handle_to, payload, see, talk
+from .served import Engine, Served, handle_to, payload, see, talk
 
 MIB = 1 << 20
 SLOW = 4 * MIB

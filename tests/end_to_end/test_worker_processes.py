@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from forebay import BrokenError, TrainerHandle
+from forebay.wire import Message
 
 from .processes import EVENT_S, Party
-from .served import handle_to, payload, talk
+from .served import handle_to, payload, see, talk
 
 SCRIPT = Path(__file__).with_name("worker_party.py")
 Start = Callable[..., Party]
@@ -51,12 +51,24 @@ async def begun(worker: Party, handle: TrainerHandle, number: int) -> asyncio.Ta
 
 
 async def repeated(handle: TrainerHandle, count: int) -> None:
-    """Waits until a call was repeated so often since now."""
-    [exchange] = handle._link._exchanges.values()
-    target, deadline = exchange.repeats + count, time.monotonic() + EVENT_S
-    while exchange.repeats < target:
-        assert time.monotonic() < deadline, f"the call was not repeated {count} times within {EVENT_S} s"
-        await asyncio.sleep(0)
+    """Waits until the one call under way was repeated so often since now."""
+    link, repeats = handle._link, asyncio.Semaphore(0)
+    [exchange] = link._exchanges.values()
+    send = link.send
+
+    async def counted(request: Message) -> None:
+        await send(request)
+        if request is exchange.request:
+            repeats.release()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(link, "send", counted)
+        try:
+            async with asyncio.timeout(EVENT_S):
+                for _ in range(count):
+                    await repeats.acquire()
+        except TimeoutError:
+            pytest.fail(f"the call was not repeated {count} times within {EVENT_S} s")
 
 
 def test_of_a_worker_that_was_killed_the_caller_hears_when_another_comes_or_after_a_silence(
@@ -97,9 +109,7 @@ def test_a_worker_that_stands_still_for_less_than_the_silence_changes_nothing_an
         worker.process.send_signal(signal.SIGCONT)
         assert (await handle.status()).state == "ready"
         worker.process.send_signal(signal.SIGTERM)
-        status = await handle.status()
-        while not status.draining:
-            status = await handle.status()
+        await see(handle, lambda status: status.draining, "the drain")
         assert not task.done(), "what runs is not cut off"
         worker.go_on()
         assert await task == 1

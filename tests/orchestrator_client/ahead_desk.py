@@ -12,82 +12,19 @@ import contextlib
 import dataclasses
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
-from enum import StrEnum
 from typing import Any
 
-from forebay.orchestrator_client.remote_errors import NotBegunError
 from forebay.orchestrator_client.results import Refusal
 from forebay.orchestrator_client.settings import OrchestratorSettings
 from forebay.orchestrator_client.source import MicroBatch, Upcoming
 from forebay.orchestrator_client.stage_ahead import StageAhead
-from forebay.orchestrator_client.step_report import TrainStep
 from forebay.orchestrator_client.trained import Trained
-from forebay.wire import BrokenError, Raised, RefusalCode, WaitTimeoutError, WorkerState
+from forebay.wire import BrokenError, RefusalCode, WaitTimeoutError
 
+from .ahead_plans import BugError, Event, Payload, Plan, Staging, not_begun
 from .virtual_loop import now
 
 OnSent = Callable[[], None]
-
-
-class BugError(Exception):
-    """What is nobody's to expect."""
-
-
-def not_begun(words: str) -> NotBegunError:
-    """Returns the error with which a worker says that it has trained nothing."""
-    raised = Raised("NotStagedError", words, "", began=False, state=WorkerState.READY)
-    return NotBegunError("train_step", raised)
-
-
-class Staging(StrEnum):
-    """What a call to stage comes to."""
-
-    OK = "ok"
-    REFUSED = "refused"
-    BROKEN = "broken"
-    LATE = "late"
-    BUG = "bug"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is to happen to one micro-batch; seconds."""
-
-    pull_s: float = 0.0
-    stage_s: float = 0.0
-    staging: Staging = Staging.OK
-    land_s: float = 0.0  # after the timeout of a late one
-    is_lost: bool = False
-    send_s: float = 0.0
-    wait_s: float = 0.0
-    dispatch_s: float = 0.0
-    ready_s: float = 1.0
-    back_s: float = 0.0  # of the answer's way
-    step_error: str = ""
-    may_cross: bool = True
-    ends_step: bool = False
-    key: str = ""
-
-
-class Payload:
-    """A micro-batch's bytes, which can be counted while somebody has them."""
-
-    __slots__ = ("__weakref__", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __repr__(self) -> str:
-        raise AssertionError("a payload was shown")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, order=True)
-class Event:
-    """What began or ended, and when."""
-
-    at: float
-    what: str
-    number: int
 
 
 class Desk:
@@ -329,25 +266,3 @@ class Desk:
         with self._call("update"):
             self.events.append(Event(now(), "update", -1))
             await asyncio.sleep(self.update_s)
-
-
-async def train_all(desk: Desk, loop: StageAhead) -> list[TrainStep]:
-    """Trains everything, checks that each is trained once, in order, and returns the steps."""
-    steps = []
-    async with loop as ahead:
-        async for step in ahead:
-            steps.append(step)
-            async for trained in step:
-                assert desk.applied[trained.value] == (trained.key, trained.value)
-            await desk.update()
-    assert [number for _, number in desk.applied] == list(range(len(desk.plans)))
-    assert len({key for key, _ in desk.applied}) == len(desk.plans)
-    assert desk.resets == 0
-    assert desk.under_way == []
-    return steps
-
-
-def steps_of(*sizes: int, **plan: Any) -> list[Plan]:
-    """Returns equal plans for steps of these sizes."""
-    one = Plan(**plan)
-    return [dataclasses.replace(one, ends_step=index == size - 1) for size in sizes for index in range(size)]

@@ -54,6 +54,7 @@ class FakeDaemon:
         self._reads_data = reads_data
         self._changed = threading.Condition()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context.setsockopt(zmq.LINGER, 0)
         self._router = self._context.socket(zmq.ROUTER)
         self._router.bind(endpoint or f"ipc://{folder}/control")
         self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)

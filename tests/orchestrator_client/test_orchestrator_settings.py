@@ -22,6 +22,8 @@ def test_the_variable_keeps_the_name_that_launchers_know() -> None:
     assert [variable_of(field) for field in dataclasses.fields(OrchestratorSettings)] == [
         VARIABLE,
         "FOREBAY_STAGE_TIMEOUT_S",
+        "FOREBAY_CODEC",
+        "FOREBAY_CONNECTIONS",
     ]
     assert load_orchestrator_settings(environment={"FOREBAY_MAX_STAGED_BATCHES": "5"}) == OrchestratorSettings()
 

@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.orchestrator_client import StagingClient
-from forebay.orchestrator_client.chunk_sender import ChunkSender, Payload, StopSignal
+from forebay.orchestrator_client.chunk_sender import ChunkSender, StopSignal
 from forebay.orchestrator_client.pace import CATCH_UP_S, Pace, SteadyPace
+from forebay.orchestrator_client.payload import Payload, WireBytes
 from forebay.wire import (
     Abandon,
     ChunkHeader,
@@ -29,7 +30,6 @@ from forebay.wire import (
     UsageError,
     chunk_checksum,
     default_registry,
-    describe,
     flatten,
 )
 
@@ -124,7 +124,7 @@ TREE: dict[str, Any] = {"large": np.arange(5000, dtype=np.int32), "small": np.ar
 
 def payload_of(tree: Any) -> Payload:
     flat = flatten(tree, registry=default_registry, limits=LIMITS)
-    return Payload.of(flat, describe(flat, LIMITS))
+    return Payload.of(flat, LIMITS)
 
 
 def grant_of(*missing: tuple[int, int]) -> Granted:
@@ -135,6 +135,7 @@ def grant_of(*missing: tuple[int, int]) -> Granted:
 @contextlib.contextmanager
 def sender_and_receiver(folder: Path, pace: Pace) -> Iterator[tuple[ChunkSender, zmq.Socket[bytes]]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.setsockopt(zmq.LINGER, 0)
     receiver = context.socket(zmq.PULL)
     receiver.rcvtimeo = int(1000 * PATIENCE_S)
     receiver.bind(f"ipc://{folder}/data")
@@ -151,7 +152,7 @@ def sending(
     sender: ChunkSender, payload: Payload, granted: Granted
 ) -> Iterator[tuple[threading.Thread, StopSignal]]:
     stop = StopSignal()
-    thread = threading.Thread(target=sender.send, args=(payload, granted, stop))
+    thread = threading.Thread(target=sender.send, args=(payload, granted, stop, WireBytes(payload)))
     thread.start()
     try:
         yield thread, stop

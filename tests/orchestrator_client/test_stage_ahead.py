@@ -15,7 +15,9 @@ from forebay.orchestrator_client.stage_ahead import StageAhead
 from forebay.orchestrator_client.step_report import TrainStep
 from forebay.orchestrator_client.trained import Trained
 
-from .ahead_desk import Desk, OnSent, Plan, Staging, steps_of, train_all
+from .ahead_desk import Desk, OnSent
+from .ahead_plans import Plan, Staging, steps_of
+from .ahead_runs import train_all
 from .virtual_loop import now, run_virtual
 
 

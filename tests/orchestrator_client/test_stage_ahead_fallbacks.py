@@ -14,7 +14,9 @@ from forebay.orchestrator_client.step_report import TrainStep
 from forebay.orchestrator_client.trained import Trained
 from forebay.wire import BrokenError, LocalError
 
-from .ahead_desk import BugError, Desk, OnSent, Plan, Staging, not_begun, train_all
+from .ahead_desk import Desk, OnSent
+from .ahead_plans import BugError, Plan, Staging, not_begun
+from .ahead_runs import train_all
 from .virtual_loop import run_virtual
 
 OK = Plan(stage_s=2, send_s=1, ready_s=4)

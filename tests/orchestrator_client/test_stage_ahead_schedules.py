@@ -21,7 +21,9 @@ import pytest
 from forebay.orchestrator_client.stage_ahead import StageAhead
 from forebay.orchestrator_client.step_report import TrainStep
 
-from .ahead_desk import BugError, Desk, Plan, Staging, steps_of, train_all
+from .ahead_desk import Desk
+from .ahead_plans import BugError, Plan, Staging, steps_of
+from .ahead_runs import train_all
 from .virtual_loop import now, run_virtual
 
 SEEDS = 1000

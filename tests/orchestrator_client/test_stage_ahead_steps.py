@@ -10,7 +10,9 @@ from forebay.orchestrator_client.source import Upcoming
 from forebay.orchestrator_client.step_report import TrainStep
 from forebay.wire import UsageError
 
-from .ahead_desk import BugError, Desk, Plan, steps_of, train_all
+from .ahead_desk import Desk
+from .ahead_plans import BugError, Plan, steps_of
+from .ahead_runs import train_all
 from .virtual_loop import now, run_virtual
 
 

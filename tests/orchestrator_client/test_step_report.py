@@ -7,7 +7,9 @@ import dataclasses
 from forebay.orchestrator_client.step_report import MicroBatchTimes, StepReport, TrainStep
 from forebay.orchestrator_client.timeline import LANES, Bar
 
-from .ahead_desk import Desk, Plan, Staging, train_all
+from .ahead_desk import Desk
+from .ahead_plans import Plan, Staging
+from .ahead_runs import train_all
 from .virtual_loop import run_virtual
 
 TIMES = MicroBatchTimes(

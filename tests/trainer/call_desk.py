@@ -145,8 +145,12 @@ class CallDesk:
         waiting = {call.lane for call in unfinished if call.state is CallState.QUEUED}
         assert waiting <= self.runs.keys(), "a lane stands still"
         due = self.books.next_deadline()
-        receiving = [call.deadline for call in unfinished if call.state is CallState.RECEIVING]
-        assert due == min(receiving, default=None)
+        silent = [
+            max(call.deadline, call.arrivals.last_at + self.limits.receive_lease_s)
+            for call in unfinished
+            if call.state is CallState.RECEIVING and call.arrivals is not None
+        ]
+        assert due == min(silent, default=None)
 
     # Events.
 
@@ -166,12 +170,14 @@ class CallDesk:
 
     def chunk(self, header: ChunkHeader) -> ChunkFault | None:
         """Brings a chunk, as the data socket would."""
-        fault = self.books.chunk(header)
-        if fault is None:
-            assert header.slot in self.memory
-            self.books.filled(header, self.now)
+        arrivals = self.books.incoming.claim(header)
+        if isinstance(arrivals, ChunkFault):
+            return arrivals
+        assert header.slot in self.memory
+        if self.books.incoming.settle(arrivals, header, None, self.now):
+            self.books.filled(arrivals, self.now)
             self.perform()
-        return fault
+        return None
 
     def end(self, lane: str, answer: Returned | Raised | None = None) -> CallRecord:
         """Ends the call that runs in a lane; returns it."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
-from .waiting import WAIT_S
+PATIENCE_S = 60.0
 
 
 class Gate:
@@ -22,10 +23,13 @@ class Gate:
 
     def __call__(self, *_: Any, **__: Any) -> None:
         self._reached.set()
-        assert self._opened.wait(WAIT_S), f"nobody opened the gate for {self._name}"
+        assert self._opened.wait(PATIENCE_S), f"nobody opened the gate for {self._name} within {PATIENCE_S} s"
 
     def wait_until_reached(self) -> None:
-        assert self._reached.wait(WAIT_S), f"{self._name} did not come to its gate within {WAIT_S} s"
+        assert self._reached.wait(PATIENCE_S), f"{self._name} did not come to its gate within {PATIENCE_S} s"
+
+    async def reached(self) -> None:
+        await asyncio.to_thread(self.wait_until_reached)
 
     def open(self) -> None:
         self._opened.set()

@@ -14,9 +14,9 @@ from forebay.trainer.call_limits import CallLimits
 from forebay.trainer.call_record import Answer, CallRecord, LetGo, Receive, Run
 from forebay.trainer.inline_payloads import InlinePayloads
 from forebay.wire import (
+    Arrivals,
     Call,
     CallId,
-    ChunkFault,
     ChunkHeader,
     Granted,
     Message,
@@ -37,7 +37,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.books = CallBooks("run", CallLimits(LIMITS))
-        self.payloads = InlinePayloads(self.books, self.act)
+        self.payloads = InlinePayloads(self.books)
         self.heard: list[Message] = []
         self.runs: list[CallRecord] = []
 
@@ -69,9 +69,14 @@ class Desk:
         for span in range(-(-len(body) // 256)):
             part = body[256 * span : 256 * span + 256]
             header = ChunkHeader(granted.slot, span, len(part), 0, granted.token, 256 * span, 0)
-            assert self.payloads.fault(header) is None
-            self.payloads.target(header)[:] = part
-            self.payloads.filled(header)
+            arrivals = self.books.incoming.claim(header)
+            assert isinstance(arrivals, Arrivals)
+            target = self.payloads.target(header)
+            assert target is not None
+            target[:] = part
+            if self.books.incoming.settle(arrivals, header, None, 0.0):
+                self.books.filled(arrivals, 0.0)
+                self.act()
 
     def taken(self, registry: TreeRegistry = default_registry) -> Any:
         return self.payloads.take(self.runs.pop(0), registry, LIMITS.chunk_bytes)
@@ -157,8 +162,10 @@ def test_a_class_that_is_not_registered_here_is_an_error_and_the_memory_is_let_g
     assert desk.payloads._memory == {}
 
 
-def test_chunks_that_did_not_count_are_counted_by_their_fault() -> None:
+def test_a_chunk_whose_payload_was_let_go_has_no_place() -> None:
     desk = Desk()
-    for fault in (ChunkFault.MALFORMED, ChunkFault.MALFORMED, ChunkFault.WRONG_CHECKSUM):
-        desk.payloads.thrown_away(fault)
-    assert desk.books.counters == {"chunk_malformed": 2, "chunk_wrong_checksum": 1}
+    answer = granted(desk.call({"x": np.zeros(256, np.uint8)}))
+    header = ChunkHeader(answer.slot, 0, 256, 0, answer.token, 0, 0)
+    assert desk.payloads.target(header) is not None
+    desk.payloads.let_go(answer.slot)
+    assert desk.payloads.target(header) is None

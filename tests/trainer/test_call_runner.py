@@ -52,7 +52,7 @@ class Desk:
         self.methods = EngineMethods(self.wrapped, books.counters)
         self.runner = CallRunner(
             self.methods,
-            InlinePayloads(books, lambda: None),
+            InlinePayloads(books),
             registry=registry,
             limits=LIMITS,
             max_answer_bytes=4096,

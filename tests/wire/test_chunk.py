@@ -24,21 +24,22 @@ def test_a_header_survives_the_wire(header: ChunkHeader) -> None:
 
 
 def test_the_documented_bytes_are_exactly_these() -> None:
-    header = ChunkHeader(slot=1, span=2, length=3, generation=4, token=5, offset=6, checksum=7)
-    assert CHUNK_HEADER_BYTES == 48
+    header = ChunkHeader(slot=1, span=2, length=3, generation=4, token=5, offset=6, checksum=7, codec=8)
+    assert CHUNK_HEADER_BYTES == 56
     assert header.pack() == (
-        b"FBC1\x01\0\0\0\x02\0\0\0\x03\0\0\0"
+        b"FBC2\x01\0\0\0\x02\0\0\0\x03\0\0\0"
         b"\x04\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0"
+        b"\x08\0\0\0\0\0\0\0"
     )
 
 
 @given(st.binary(max_size=100))
 @example(b"")
-@example(b"FBC1")
-@example(b"FBC1" + bytes(43))
-@example(b"FBC1" + bytes(45))
-@example(b"FBC2" + bytes(44))
-@example(bytes(48))
+@example(b"FBC2")
+@example(b"FBC2" + bytes(51))
+@example(b"FBC2" + bytes(53))
+@example(b"FBC1" + bytes(52))
+@example(bytes(56))
 def test_garbage_is_refused(frame: bytes) -> None:
     with pytest.raises(ProtocolError, match="chunk header"):
         ChunkHeader.unpack(frame)

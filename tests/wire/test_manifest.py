@@ -177,7 +177,7 @@ def test_a_malicious_structure_is_decoded_or_refused(structure: Any, leaves: Any
         (LEAF, [["int8", [], "raw", 0]], "does not fit its bytes.*limit 1 bytes"),
         (LEAF, [["object", [1], "raw", 8]], "unknown dtype; got object"),
         (LEAF, [["<f4", [1], "raw", 4]], "unknown dtype"),
-        (LEAF, [["int8", [1], "pickle", 1]], r"unknown codec; got pickle; limit \['raw'\]"),
+        (LEAF, [["int8", [1], "pickle", 1]], r"unknown codec; got pickle; limit \['raw', "),
         (LEAF, [["int8", [1.5], "raw", 1]], "cannot be read"),
         (LEAF, [["int8", [1], "raw"]], "cannot be read"),
         (LEAF, [["int8", 1, "raw", 1]], "cannot be read"),

@@ -90,4 +90,4 @@ def test_sharing_stops_before_a_chunk_is_full() -> None:
 
 def test_nothing_is_sent_for_a_tree_without_bytes() -> None:
     assert place_leaves([]) == ((), 0)
-    assert cut_spans([0, 0], *place_leaves([0, 0])[:1], 100) == ()
+    assert list(cut_spans([0, 0], *place_leaves([0, 0])[:1], 100)) == []

@@ -1,0 +1,145 @@
+"""A data endpoint and the threads that receive from it, beside the loop that decides."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+
+from forebay.wire import Arrivals, ChunkHeader, Incoming, LocalError, Peer
+
+from .chunk_receiver import ChunkReceiver
+from .endpoint import Endpoint
+
+_CLOSE_S: Final = 10.0
+_INNER: Final = "inproc://chunks"
+_INNER_CHUNKS: Final = 1
+"""Chunks that wait for each of several threads: one to go on with."""
+
+
+class BulkReceiver:
+    """Receives chunks on threads of its own, so that no control message waits behind bulk data.
+
+    With one thread, that one owns the socket. With several, ZeroMQ's own proxy deals messages out to them, without
+    the interpreter and without a copy.
+
+    Args:
+        address: Where the PULL socket is bound.
+        setting: Name of the address's setting, for errors.
+        peer: This process, for whoever finds the address taken.
+        chunk_bytes: Larger frames cut their connection.
+        receive_chunks: Chunks buffered per sender.
+        threads: That receive, check and decode.
+        io_threads: ZeroMQ's own, which read from the connections.
+        incoming: Knows which chunks are wanted.
+        target: Returns the memory for a claimed chunk, or None if that has gone; called on these threads.
+        complete: Called on these threads when the last chunk of something lies in its place.
+        failed: Called on these threads with an error that ended one: a bug, and chunks are received no more.
+
+    Attributes:
+        address: Where it is bound.
+
+    Raises:
+        HeldError: Another process has the address.
+        HostError: The address cannot be had.
+        SettingError: The address is none.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        setting: str,
+        peer: Peer,
+        chunk_bytes: int,
+        receive_chunks: int,
+        incoming: Incoming,
+        target: Callable[[ChunkHeader], memoryview | None],
+        complete: Callable[[Arrivals], None],
+        failed: Callable[[BaseException], None],
+        threads: int = 1,
+        io_threads: int = 1,
+    ) -> None:
+        self._failed = failed
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
+        try:
+            endpoint = Endpoint(
+                self._context,
+                zmq.PULL,
+                address,
+                setting=setting,
+                peer=peer,
+                max_frame_bytes=chunk_bytes,
+                receive_high_water=receive_chunks,
+            )
+        except BaseException:
+            self._context.term()
+            raise
+        self.address = endpoint.address
+        self._threads: list[threading.Thread] = []
+
+        def receive_from(socket: zmq.Socket[bytes], close: Callable[[], None]) -> None:
+            receiver = ChunkReceiver(socket, incoming, target, complete)
+            self._start("chunks", receiver.receive, close)
+
+        def close_endpoint() -> None:
+            endpoint.close(linger_ms=0)
+
+        if threads == 1:
+            receive_from(endpoint.socket, close_endpoint)
+            return
+        inner = self._inner(zmq.PUSH)
+        inner.bind(_INNER)
+        for _ in range(threads):
+            socket = self._inner(zmq.PULL)
+            socket.connect(_INNER)
+            receive_from(socket, socket.close)
+
+        def close_both() -> None:
+            inner.close()
+            close_endpoint()
+
+        self._start("chunks-proxy", lambda: zmq.proxy(endpoint.socket, inner), close_both)
+
+    def __repr__(self) -> str:
+        return f"BulkReceiver({self.address!r}, {len(self._threads)} threads)"
+
+    def _inner(self, kind: int) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.linger = 0
+        socket.sndhwm = socket.rcvhwm = _INNER_CHUNKS
+        return socket
+
+    def _start(self, name: str, turn: Callable[[], object], close: Callable[[], None]) -> None:
+        """Starts a thread that takes turns until the context ends; it closes the socket that it uses."""
+
+        def run() -> None:
+            try:
+                while True:
+                    turn()
+            except zmq.ContextTerminated:
+                pass
+            except BaseException as error:  # noqa: BLE001 - a thread that ends in silence would be a hang
+                self._failed(error)
+            finally:
+                close()
+
+        thread = threading.Thread(target=run, name=f"forebay-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def close(self) -> None:
+        """Ends the threads and frees the address; a second call does nothing.
+
+        Raises:
+            LocalError: A thread is stuck.
+        """
+        # It wakes the threads, and returns when the last of them has closed its socket.
+        closer = threading.Thread(target=self._context.term, name="forebay-chunks-close", daemon=True)
+        closer.start()
+        for thread in (*self._threads, closer):
+            thread.join(_CLOSE_S)
+            if thread.is_alive():
+                raise LocalError(f"waited {_CLOSE_S:g} s for the thread {thread.name} of {self.address} to end")
