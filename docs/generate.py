@@ -6,12 +6,14 @@ A part stands between `<!-- made from the code: NAME -->` and `<!-- end -->` in 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from forebay.benchmarks.goals import GOALS
 from forebay.daemon import Settings
 from forebay.orchestrator_client.ahead_states import AHEAD_TRANSITIONS
 from forebay.orchestrator_client.settings import OrchestratorSettings
@@ -111,7 +113,78 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return "this user's" if field.default is dataclasses.MISSING else f"`{field.default}`"
 
 
+def performance_run() -> str:
+    """What the figures were measured with."""
+    run = _performance()
+    machine = run["machine"]
+    software = ", ".join(f"{name} {version}" for name, version in machine["software"].items())
+    return (
+        f"`./dev run {run['command'].removeprefix('forebay ')}`, {run['date']}, {run['took_s']:.0f} s, on a"
+        f" virtual machine with {machine['cores']} cores of {machine['processor']}, {machine['memory_gib']:g} GiB,"
+        f" Linux {machine['kernel']}, huge pages for shared memory: {machine['huge_pages']}. {software}.\n"
+    )
+
+
+def performance_goals() -> str:
+    """What was to be reached, and what was."""
+    run = _performance()
+    rows = []
+    for goal in GOALS:
+        value = goal.value(run)
+        if value is not None:
+            reached = "" if goal.is_reached(value) else "missed"
+            spread = goal.spread(run)
+            told = "" if spread is None else f"{spread[0]:.4g} to {spread[1]:.4g}"
+            rows.append((f"`{goal.key}`", goal.meaning, goal.bounds, f"{value:.4g}", told, reached))
+    return table(("key", "what", "to reach", "median", "spread", ""), rows)
+
+
+def performance_ways() -> str:
+    """Each way from a sender into a receiver's shared memory."""
+    ways = _performance()["ingest"]["ways"]
+    rows = [
+        (
+            f"`{name}`",
+            f"{way['gb_s']:.2f}",
+            f"{way['gb_s_spread'][0]:.2f} to {way['gb_s_spread'][1]:.2f}",
+            f"{way['sender_cpu_s_per_gb']:.2f}",
+            f"{way['receiver_cpu_s_per_gb']:.2f}",
+            f"{way['sender_private_mib']:.0f}",
+            f"{way['receiver_private_mib']:.0f}",
+        )
+        for name, way in ways.items()
+    ]
+    head = ("way", "GB/s", "spread", "sender CPU s/GB", "receiver CPU s/GB", "sender MiB", "receiver MiB")
+    return table(head, rows)
+
+
+def performance_codecs() -> str:
+    """Each kind of micro-batch over the throttled wire."""
+    kinds = _performance()["codecs"]["kinds"]
+    rows = [
+        (
+            name,
+            kind["codec"],
+            f"{kind['ratio']:.3f}",
+            f"{kind['gbps']:.2f}",
+            f"{kind['sender_cpu_s_per_gb']:.2f}",
+            f"{kind['daemon_cpu_s_per_gb']:.2f}",
+        )
+        for name, kind in kinds.items()
+    ]
+    return table(("rows", "codec", "wire bytes", "GB/s of arrays", "sender CPU s/GB", "daemon CPU s/GB"), rows)
+
+
+def _performance() -> dict[str, Any]:
+    run: dict[str, Any] = json.loads((DOCS / "performance.json").read_text())
+    return run
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "performance-run": performance_run,
+    "performance-goals": performance_goals,
+    "performance-ways": performance_ways,
+    "performance-codecs": performance_codecs,
     "slot-table": slot_table,
     "micro-batch-table": micro_batch_table,
     "entry-table": entry_table,

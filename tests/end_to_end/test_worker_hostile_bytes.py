@@ -144,7 +144,7 @@ def good_header(**more: int) -> bytes:
         ((b"garbage", b"body"), ChunkFault.MALFORMED),
         ((b"",), ChunkFault.MALFORMED),
         ((bytes(CHUNK_HEADER_BYTES), b"body"), ChunkFault.MALFORMED),
-        ((good_header(),), ChunkFault.NOT_GRANTED),
+        ((good_header(),), ChunkFault.MALFORMED),
         ((good_header(), b"abc"), ChunkFault.NOT_GRANTED),
         ((good_header(slot=0xFFFFFFFF), bytes(1 << 20)), ChunkFault.NOT_GRANTED),
         ((good_header(length=0xFFFFFFFF, offset=1 << 63), b"abc"), ChunkFault.NOT_GRANTED),

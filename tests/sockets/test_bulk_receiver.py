@@ -4,103 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import zmq
 
 from forebay.sockets import BulkReceiver
 from forebay.wire import (
     BITSHUFFLE_LZ4,
-    CODECS,
     RAW,
     SHUFFLE_LZ4,
-    Arrivals,
     ChunkFault,
     ChunkHeader,
     HeldError,
     HostError,
-    Incoming,
     Peer,
     SettingError,
-    Span,
-    SpanTable,
-    chunk_checksum,
-    encode_chunk,
 )
 
-PATIENCE_S = 60.0
-LENGTH = 4096
-SPANS = 60
+from .bulk_memory import LENGTH, SPANS, Memory
+
 PEER = Peer(name="holder", pid=4711, host="there")
 several_threads = pytest.mark.parametrize("threads", [1, 3])
 Codecs = tuple[str, ...]
-
-
-class CountedIncoming(Incoming):
-    """Lets a test wait for chunks that are thrown away."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._thrown = threading.Semaphore(0)
-
-    def throw_away(self, fault: ChunkFault) -> None:
-        super().throw_away(fault)
-        self._thrown.release()
-
-    def wait_for_thrown(self, count: int) -> None:
-        for number in range(count):
-            assert self._thrown.acquire(timeout=PATIENCE_S), f"{number} of {count} chunks were thrown away"
-
-
-class Memory:
-    """What is to be sent, where it is to arrive, and what is told about it."""
-
-    def __init__(self) -> None:
-        # Expert ids, so that the codecs have something to do.
-        ids = np.random.default_rng(5).integers(0, 512, SPANS * LENGTH // 2).astype(np.int16)
-        self.sent = ids.tobytes()
-        self.body = bytearray(len(self.sent))
-        self.incoming = CountedIncoming()
-        self.arrivals = Arrivals(0, 1, 2, SpanTable([Span(0, len(self.sent), 0, 1)], LENGTH))
-        self.incoming.open(self.arrivals)
-        self.completed: list[Arrivals] = []
-        self.failures: list[BaseException] = []
-        self.threads: set[str] = set()
-        self._told = threading.Condition()
-
-    def target(self, header: ChunkHeader) -> memoryview | None:
-        self.threads.add(threading.current_thread().name)
-        return memoryview(self.body)[header.offset : header.offset + header.length]
-
-    def complete(self, arrivals: Arrivals) -> None:
-        with self._told:
-            self.completed.append(arrivals)
-            self._told.notify_all()
-
-    def failed(self, error: BaseException) -> None:
-        with self._told:
-            self.failures.append(error)
-            self._told.notify_all()
-
-    def wait_until(self, told: Callable[[], bool], what: str) -> None:
-        with self._told:
-            assert self._told.wait_for(told, PATIENCE_S), f"waited {PATIENCE_S} s for {what}"
-
-    def wait_until_complete(self) -> None:
-        self.wait_until(lambda: bool(self.completed), f"the rest of {self.arrivals}")
-
-    def chunk(self, span: int, codec: str = RAW) -> list[bytes]:
-        offset = span * LENGTH
-        data = self.sent[offset : offset + LENGTH]
-        names = {"slot": 0, "generation": 1, "token": 2, "codec": CODECS.index(codec)}
-        checksum = chunk_checksum(data, offset)
-        header = ChunkHeader(**names, span=span, length=LENGTH, offset=offset, checksum=checksum)
-        encoded = None if codec == RAW else encode_chunk(codec, memoryview(data), 2)
-        assert (encoded is None) == (codec == RAW)
-        return [header.pack(), data if encoded is None else encoded]
 
 
 def receiver_of(address: str, memory: Memory, threads: int = 1) -> BulkReceiver:
@@ -174,14 +101,15 @@ def test_chunks_of_several_senders_arrive_bit_for_bit_and_are_complete_once(
 @several_threads
 def test_garbage_in_between_is_counted_and_nothing_is_lost(address: str, threads: int) -> None:
     memory = Memory()
-    good_header, good_data = memory.chunk(0)
-    wrong_codec = memory.chunk(1, BITSHUFFLE_LZ4)
+    # Each on a span of its own: several threads may have them at once.
+    headers, data = zip(*(memory.chunk(span) for span in range(4)), strict=True)
+    encoded = [memory.chunk(span, BITSHUFFLE_LZ4) for span in (4, 5)]
     garbage = {
-        ChunkFault.MALFORMED: [[b""], [b"x" * 56, good_data], [good_header], [b"a", b"b", b"c"]],
-        ChunkFault.NOT_GRANTED: [[ChunkHeader(9, 0, LENGTH, 1, 2, 0, 0).pack(), good_data]],
-        ChunkFault.WRONG_CHECKSUM: [[good_header, bytes(LENGTH)]],
-        ChunkFault.WRONG_LENGTH: [[good_header, good_data[1:]], [good_header, good_data, b"more"]],
-        ChunkFault.WRONG_CODEC: [[wrong_codec[0], wrong_codec[1][:-1]], [wrong_codec[0], good_data]],
+        ChunkFault.MALFORMED: [[b""], [b"x" * 56, data[0]], [headers[0]], [b"a", b"b", b"c"]],
+        ChunkFault.NOT_GRANTED: [[ChunkHeader(9, 0, LENGTH, 1, 2, 0, 0).pack(), data[0]]],
+        ChunkFault.WRONG_CHECKSUM: [[headers[1], bytes(LENGTH)]],
+        ChunkFault.WRONG_LENGTH: [[headers[2], data[2][1:]], [headers[3], data[3], b"more"]],
+        ChunkFault.WRONG_CODEC: [[encoded[0][0], encoded[0][1][:-1]], [encoded[1][0], data[1]]],
     }
     count = sum(map(len, garbage.values()))
     with receiving(address, memory, threads) as receiver, senders(receiver.address) as [socket]:
@@ -193,7 +121,8 @@ def test_garbage_in_between_is_counted_and_nothing_is_lost(address: str, threads
         send_all(memory, [socket])
         memory.wait_until_complete()
     assert memory.incoming.faults == {fault: len(kind) for fault, kind in garbage.items()}
-    assert (memory.body, memory.completed) == (memory.sent, [memory.arrivals])
+    assert memory.body == memory.sent
+    assert memory.completed == [memory.arrivals]
 
 
 @several_threads
@@ -206,7 +135,8 @@ def test_of_chunks_that_come_twice_from_different_senders_one_counts(address: st
         memory.incoming.wait_for_thrown(SPANS)
         memory.wait_until_complete()
     assert memory.incoming.faults == {ChunkFault.REPEATED: SPANS}
-    assert (memory.body, memory.completed) == (memory.sent, [memory.arrivals])
+    assert memory.body == memory.sent
+    assert memory.completed == [memory.arrivals]
 
 
 @several_threads
@@ -246,7 +176,7 @@ def test_an_error_of_ours_is_told_once_and_holds_no_slot(address: str, shm_dir: 
     def target(_: ChunkHeader) -> memoryview | None:
         raise error
 
-    memory.target = target  # type: ignore[method-assign]
+    memory.target = target  # type: ignore[assignment,method-assign]
     with receiving(address, memory, threads) as receiver, senders(receiver.address) as [socket]:
         socket.send_multipart(memory.chunk(0))
         memory.wait_until(lambda: bool(memory.failures), "the failure to be told")

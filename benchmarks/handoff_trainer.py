@@ -1,0 +1,73 @@
+"""The trainer of the benchmarks of hand-overs: takes what it is lent, up to numpy views, and finishes it.
+
+Run as `python -m forebay.benchmarks.handoff_trainer TRAINER_ENDPOINT CAP`. It says one line when it is attached,
+answers each `Take` with a `Taken`, and ends when its standard input does, which is also when whoever started it is
+gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+from forebay.trainer import StagingQueue, TrainerSettings
+from forebay.trainer.daemon_feed import DaemonFeed
+from forebay.wire import ForebayError
+
+from .handoff_child import Requests, tell
+from .handoff_transfer import ViewTransfer
+from .handoff_words import Attached, Take, Taken
+
+_ATTACH_S = 30.0
+_QUEUE = "train"
+
+
+def serve(trainer_endpoint: str, cap: int) -> None:
+    """Serves until standard input ends."""
+    requests = Requests()
+    transfer = ViewTransfer()
+    settings = TrainerSettings(max_device_batches=cap)
+    feed = DaemonFeed(trainer_endpoint, _QUEUE, timeout_s=_ATTACH_S)
+    with StagingQueue(transfer, settings=settings, feed=feed) as queue:
+        tell(Attached(_QUEUE))
+        requests.serve(Take, _Taker(queue, transfer).take)
+
+
+class _Taker:
+    """Takes from a queue.
+
+    Args:
+        queue: The queue.
+        transfer: Its transfer, which notes when views are there: for one micro-batch ahead, or more.
+    """
+
+    def __init__(self, queue: StagingQueue, transfer: ViewTransfer) -> None:
+        self._queue = queue
+        self._transfer = transfer
+        self._taken = 0
+
+    def take(self, request: Take) -> Taken:
+        """Does what is asked."""
+        first, self._taken = self._taken, self._taken + request.count
+        taken_at_ns = []
+        cpu_s = time.process_time()
+        for _ in range(request.count):
+            with self._queue.take(timeout_s=request.timeout_s):
+                taken_at_ns.append(time.monotonic_ns())
+        cpu_s = time.process_time() - cpu_s
+        return Taken(self._transfer.views_at_ns[first : self._taken], taken_at_ns, cpu_s)
+
+
+def main() -> None:
+    """Runs as a process of its own."""
+    # That it waits for long is what the benchmark of idle processes is about.
+    logging.getLogger("forebay.trainer").setLevel(logging.ERROR)
+    try:
+        serve(sys.argv[1], int(sys.argv[2]))
+    except ForebayError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    main()

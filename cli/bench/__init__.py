@@ -1,0 +1,21 @@
+"""`forebay bench`: benchmarks whose claims are ratios and counts within one run, one module a command."""
+
+from __future__ import annotations
+
+import typer
+
+from .all import all_benchmarks
+from .codecs import codecs
+from .handoff import handoff
+from .idle import idle
+from .ingest import ingest
+from .overlap import overlap
+from .queue import queue
+from .small import small
+
+__all__ = ["bench"]
+
+bench = typer.Typer(help="Measure. Progress goes to standard error.", no_args_is_help=True, rich_markup_mode=None)
+for _command in (queue, overlap, ingest, codecs, handoff, small, idle):
+    bench.command(_command.__name__)(_command)
+bench.command("all")(all_benchmarks)
