@@ -33,8 +33,8 @@ class IngestBenchSettings(msgspec.Struct, frozen=True, kw_only=True):
         leaves: Leaves that it consists of, all of one size.
         pairs: Rounds: each way, or each of two sizes, takes its turn once in each.
         codec: How Forebay's client lets arrays travel, `auto` or one of `forebay.wire.CODECS`.
-        keeps_freed: Whether the allocator of the peers' processes keeps what is freed. By default glibc does not, and
-            a peer that holds whole micro-batches gets pages each time that the kernel has to zero first.
+        keeps_freed: Whether the allocator of the peers' processes keeps what is freed. By default glibc does not,
+            and a peer that holds whole micro-batches gets pages each time that the kernel has to zero first.
         connections: That Forebay's client makes for bulk data.
         groups: What is measured, of `GROUPS`.
         ways: What is compared, of `WAYS`.

@@ -21,7 +21,6 @@ from forebay.sockets import (
     Mailbox,
     control_frame_limit,
     milliseconds_until,
-    only_frame,
     waking_signals,
 )
 from forebay.wire import (
@@ -190,6 +189,7 @@ class Server:
         if self._control.socket in ready:
             self._receive(Channel.CONTROL, self._control, decode_control_request, self._ledger.control)
         self._perform(self._ledger.tick(time.monotonic()))
+        self._executor.flush()
 
     def _poll_ms(self) -> int | None:
         return milliseconds_until((self._ledger.next_deadline(), self._stop_at), time.monotonic())
@@ -203,12 +203,13 @@ class Server:
     ) -> None:
         for routing, frames in endpoint.received():
             sender = Address(channel, routing)
-            try:
-                request = decode(only_frame(frames))
-            except ProtocolError as error:
-                self._perform(self._ledger.unreadable(sender, str(error)))
-            else:
-                self._perform(handle(sender, request, time.monotonic()))
+            for frame in frames:
+                try:
+                    request = decode(frame)
+                except ProtocolError as error:
+                    self._perform(self._ledger.unreadable(sender, str(error)))
+                else:
+                    self._perform(handle(sender, request, time.monotonic()))
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -252,6 +253,7 @@ class Server:
         """
         keep = failed or self._settings.keep_pool
         self._perform(self._ledger.goodbye(kept=keep))
+        self._executor.flush()
         self._data.close()
         self._control.close(linger_ms=_LINGER_MS)
         self._trainer.close(linger_ms=_LINGER_MS)

@@ -252,9 +252,11 @@ class Staging:
 
     def _publish(self, batch: MicroBatch, now: float) -> None:
         self._book.publish(batch, now)
-        if batch.sender is not None:
-            self._book.do(Reply(batch.sender, Staged(id=batch.offer_id, state=batch.state)))
+        # The trainer first: it waits, and the sender has nothing to do with the answer but go on.
+        sender, staged = batch.sender, Staged(id=batch.offer_id, state=batch.state)
         self._when_published(batch)
+        if sender is not None:
+            self._book.do(Reply(sender, staged))
 
     # Ends.
 

@@ -63,6 +63,8 @@ class ChunkEncoder:
         Raises:
             ProtocolError: The grant does not fit the payload.
         """
+        if grant.chunk_bytes < 1:
+            raise ProtocolError("a grant cuts the body into nothing", got=grant.chunk_bytes, limit="1 byte or more")
         layout = payload.manifest.layout(grant.chunk_bytes)
         ahead: deque[Callable[[], Chunk]] = deque()
         for index in _indices(grant.missing, len(layout.spans)):

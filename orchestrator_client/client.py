@@ -79,12 +79,13 @@ class StagingClient:
         codec: str | None = None,
         pace: Pace | None = None,
     ) -> None:
+        # First: a wrong setting shall leave nothing open.
+        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace)
         self._link = ServerLink(
             DAEMON, endpoint or default_endpoint("control"), name=name, retry_s=retry_s, silence_s=silence_s
         )
         self._registry = registry
         self._timeout_s = timeout_s
-        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace)
 
     def __repr__(self) -> str:
         return f"StagingClient({self._link.endpoint!r})"
@@ -175,7 +176,7 @@ class StagingClient:
     async def _offer(self, offer: Offer, sending: Sending, deadline: float) -> StagedMessage | Refused:
         try:
             with self._link.exchange(offer) as exchange:
-                await self._link.send(offer)
+                self._link.send(offer)
                 reply = await self._fill(exchange, sending, deadline, offer.key)
         except BaseException:
             self._abandon(offer)

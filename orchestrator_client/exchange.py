@@ -63,7 +63,7 @@ class Exchange:
             match reply:
                 case Refused(code=RefusalCode.HELLO_FIRST):
                     await self._link.say_hello(deadline)
-                    await self._link.send(self.request)
+                    self._link.send(self.request)
                 case Goodbye(kept=True):
                     continue  # another one will adopt the pool, and the repeated request with it
                 case None | Goodbye() | ProtocolError():
@@ -81,7 +81,7 @@ class Exchange:
             self._words_heard, self._unanswered = link.words_heard, 0
         if self.repeats_are_answered and self._unanswered > 0:
             link.check_silence(self._unanswered * link.retry_s, what)
-        await link.send(self.request)
+        link.send(self.request)
         self.repeats += 1
         self._unanswered += 1
 

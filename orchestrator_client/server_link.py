@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 
 import zmq
-import zmq.asyncio
 
 from forebay.shm import this_peer
 from forebay.wire import (
@@ -43,6 +42,7 @@ from .server_kind import ServerKind
 log = logging.getLogger("forebay.client")
 
 _LINGER_MS = 1_000
+_MESSAGES_PER_TURN = 64
 
 
 class ServerLink:
@@ -73,22 +73,18 @@ class ServerLink:
         self._peer = this_peer(name)
         self._ids = itertools.count(1)
         self._exchanges: dict[int, Exchange] = {}
-        self._context = zmq.asyncio.Context()
+        self._outbox: list[bytes] = []
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.heartbeat_ivl = HEARTBEAT_MS
         self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
         self._socket.linger = _LINGER_MS
-        self._reader: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._talks = 0
         self._nobody_talks = asyncio.Event()
         self._nobody_talks.set()
         self._is_ending = False
         self._closed = False
-
-    @property
-    def context(self) -> zmq.asyncio.Context:
-        """The ZeroMQ context, for the data socket."""
-        return self._context
 
     def new_id(self) -> int:
         """Returns an id for a request."""
@@ -109,7 +105,8 @@ class ServerLink:
                 f"{self.kind.setting} {self.endpoint} cannot be used: {error.strerror}",
                 remedy=self.kind.address_remedy,
             ) from error
-        self._reader = asyncio.create_task(self._read(), name="forebay answers")
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket.FD, self._receive)
         try:
             return await self.say_hello(time.monotonic() + timeout_s)
         except WaitTimeoutError:
@@ -121,7 +118,7 @@ class ServerLink:
     async def say_hello(self, deadline: float) -> Welcome:
         """Opens or re-opens the conversation; after a restart of the server the welcome has another epoch."""
         with self.exchange(Hello(id=self.new_id(), version=PROTOCOL_VERSION, peer=self._peer)) as hello:
-            await self.send(hello.request)
+            self.send(hello.request)
             reply = await hello.next(deadline, f"the welcome of the {self.kind.name} at {self.endpoint}")
         match reply:
             case Welcome(version=version) if version == PROTOCOL_VERSION:
@@ -172,22 +169,31 @@ class ServerLink:
         if self.welcome is None:
             raise ClosedError("the client is not open", remedy="use it inside its async with block")
         with self.exchange(request, repeats_are_answered=repeats_are_answered) as exchange:
-            await self.send(request)
+            self.send(request)
             return await exchange.next(time.monotonic() + timeout_s, what)
 
-    async def send(self, request: Message) -> None:
-        """Sends a request once, if there is room: with a server that is away this long, its repeat will do."""
+    def send(self, request: Message) -> None:
+        """Sends a request once, with all others of this turn of the loop."""
         self._check_open()
-        with contextlib.suppress(zmq.Again):
-            await self._socket.send(encode_message(request), zmq.NOBLOCK)
+        self.send_last(request)
 
     def send_last(self, request: Message) -> None:
-        """Sends a request whose answer nobody waits for, also while the calling task is being cancelled."""
-        if self._closed:
+        """Sends a request whose answer nobody waits for, also while the client ends."""
+        if self._closed or self._loop is None:
             return
-        # By the socket of asyncio, which looks for answers again after each send; with NOBLOCK it is over at once.
-        sent = asyncio.ensure_future(self._socket.send(encode_message(request), zmq.NOBLOCK))
-        sent.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(encode_message(request))
+
+    def _flush(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        if not outbox or self._closed:
+            return
+        # No room: with a server that is away this long, its repeat will do.
+        with contextlib.suppress(zmq.Again):
+            self._socket.send_multipart(outbox, zmq.NOBLOCK)
+        # ZeroMQ's descriptor tells only once, and may have told just now.
+        self._receive()
 
     def check_silence(self, silent_s: float, what: str) -> None:
         """Raises BrokenError if nothing was heard for too long; a server that never said a word has its timeout.
@@ -206,22 +212,33 @@ class ServerLink:
         if self._is_ending:
             raise ClosedError("the client is closed", remedy="use it inside its async with block")
 
-    async def _read(self) -> None:
-        while True:
-            frame = await self._socket.recv()
-            self.words_heard += 1
-            self._seems_gone = False
+    def _receive(self) -> None:
+        """Takes what has arrived, up to one turn's share."""
+        if self._closed or self._loop is None:
+            return
+        for _ in range(_MESSAGES_PER_TURN):
             try:
-                reply = self.kind.decode(frame)
-            except ProtocolError as error:
-                log.warning("unreadable_answer endpoint=%s reason=%s", self.endpoint, error)
-                if self.welcome is None:
-                    self._tell_all(error)
-                continue
-            if isinstance(reply, Goodbye):
-                self._tell_all(reply)
-            elif reply.id in self._exchanges:
-                self._exchanges[reply.id].replies.put_nowait(reply)
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            for frame in frames:
+                self._hear(frame)
+        self._loop.call_soon(self._receive)
+
+    def _hear(self, frame: bytes) -> None:
+        self.words_heard += 1
+        self._seems_gone = False
+        try:
+            reply = self.kind.decode(frame)
+        except ProtocolError as error:
+            log.warning("unreadable_answer endpoint=%s reason=%s", self.endpoint, error)
+            if self.welcome is None:
+                self._tell_all(error)
+            return
+        if isinstance(reply, Goodbye):
+            self._tell_all(reply)
+        elif reply.id in self._exchanges:
+            self._exchanges[reply.id].replies.put_nowait(reply)
 
     def _tell_all(self, news: Message | ProtocolError | None) -> None:
         for exchange in self._exchanges.values():
@@ -244,14 +261,12 @@ class ServerLink:
         finally:
             # Another close may have come as far meanwhile, and a context ends once.
             if not self._closed:
+                self._flush()
                 self._closed = True
                 await self._disconnect()
 
     async def _disconnect(self) -> None:
-        try:
-            if self._reader is not None:
-                self._reader.cancel()
-                await asyncio.gather(self._reader, return_exceptions=True)
-        finally:
-            self._socket.close()
-            await in_own_thread(self._context.term)
+        if self._loop is not None:
+            self._loop.remove_reader(self._socket.FD)
+        self._socket.close()
+        await in_own_thread(self._context.term)

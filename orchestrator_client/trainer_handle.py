@@ -70,6 +70,8 @@ class TrainerHandle:
         self._timeout_s = timeout_s
         self._lend_timeout_s = lend_timeout_s
         self._is_staging = False
+        # First: a wrong setting shall leave nothing open.
+        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace)
         self._link = ServerLink(
             WORKER,
             endpoint or default_endpoint("worker"),
@@ -77,7 +79,6 @@ class TrainerHandle:
             retry_s=retry_s,
             silence_s=silence_s,
         )
-        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace)
         self._calls = WorkerCalls(self._link, self._wire, registry)
         self._staging = StagingClient(
             control_endpoint,

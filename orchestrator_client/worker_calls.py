@@ -118,7 +118,7 @@ class WorkerCalls:
         try:
             async with prepared.sending or contextlib.nullcontext():
                 with self._link.exchange(call) as exchange:
-                    await self._link.send(call)
+                    self._link.send(call)
                     reply = await self._follow(exchange, prepared, deadline, on_sent)
         except BaseException:
             self._cancel(call)

@@ -2,7 +2,7 @@
 
 from .bulk_receiver import BulkReceiver
 from .chunk_receiver import ChunkReceiver
-from .endpoint import Endpoint, control_frame_limit, milliseconds_until, only_frame
+from .endpoint import Endpoint, control_frame_limit, milliseconds_until
 from .mailbox import Mailbox
 from .signals import stopped_by_sigterm, waking_signals
 
@@ -13,7 +13,6 @@ __all__ = [
     "Mailbox",
     "control_frame_limit",
     "milliseconds_until",
-    "only_frame",
     "stopped_by_sigterm",
     "waking_signals",
 ]

@@ -31,7 +31,7 @@ from forebay.wire import (
 _MAX_IPC_PATH_BYTES = 107  # sockaddr_un.sun_path less its final zero
 _PROBE_MS = 1000
 _CONTROL_SLACK_BYTES = 64 << 10
-_MESSAGES_PER_TURN = 64
+_MESSAGES_PER_TURN = 16
 
 
 class Endpoint:
@@ -131,17 +131,6 @@ def milliseconds_until(deadlines: Iterable[float | None], now: float) -> int | N
     due = min((deadline for deadline in deadlines if deadline is not None), default=None)
     # Rounded up: waking before the deadline would find nothing to do and spin.
     return None if due is None else max(0, int((due - now) * 1000) + 1)
-
-
-def only_frame(frames: list[bytes]) -> bytes:
-    """Returns the one frame of a control message.
-
-    Raises:
-        ProtocolError: It has none, or several.
-    """
-    if len(frames) != 1:
-        raise ProtocolError("a control message has several frames", got=len(frames), limit=1)
-    return frames[0]
 
 
 def _claim_ipc(address: str, setting: str, peer: Peer) -> FileLock:

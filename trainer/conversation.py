@@ -109,6 +109,7 @@ class Conversation:
         self._taken_s = _TAKEN_RETRY_S
         self._again_at: float | None = None
         self._unconfirmed: dict[int, Report] = {}
+        self._stated: Want | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -136,12 +137,20 @@ class Conversation:
         self._unconfirmed[report.id] = report
         return [report] if self.phase is Phase.ATTACHED else []
 
-    def want(self) -> list[TrainerRequest]:
-        """States the present demand."""
+    def want(self, *, again: bool = False) -> list[TrainerRequest]:
+        """States the present demand, unless it is what was stated last.
+
+        Args:
+            again: Whether to state it in any case; what was stated may have been lost.
+        """
         if self.phase is not Phase.ATTACHED:
             return []
         credit_total, keys, _ = self._holdings.demand()
-        return [Want(holder=self._holder, credit_total=credit_total, keys=keys)]
+        want = Want(holder=self._holder, credit_total=credit_total, keys=keys)
+        if want == self._stated and not again:
+            return []
+        self._stated = want
+        return [want]
 
     def tick(self, now: float) -> list[TrainerRequest]:
         """Says again what is not confirmed; due at `next_deadline`."""
@@ -156,7 +165,7 @@ class Conversation:
         if self.phase is Phase.LOOKING:
             return self.look(now)
         self._again_at = now + self._retry_s
-        return [*self._unconfirmed.values(), *self.want()]
+        return [*self._unconfirmed.values(), *self.want(again=True)]
 
     def next_deadline(self) -> float | None:
         """Returns when to tick, at once for a past time, or None while there is nothing to say again."""
@@ -172,14 +181,14 @@ class Conversation:
     def heard(self, reply: TrainerReply, now: float) -> list[TrainerRequest]:
         """Takes what the daemon says."""
         match reply:
-            case PoolFound() if self.phase is Phase.LOOKING:
+            case PoolFound():
                 return self._pool_found(reply)
             case Attached():
                 return self._attached(reply, now)
             case Refused():
                 return self._refused(reply, now)
             case Lend():
-                self._holdings.lent(reply)
+                self._lent(reply)
             case KeyGone():
                 self._holdings.gone(reply)
             case Done(id=confirmed):
@@ -188,7 +197,15 @@ class Conversation:
                 return self.look(now)
         return []
 
+    def _lent(self, lend: Lend) -> None:
+        if not lend.on_credit:
+            # The daemon has served a key that was wanted; to be wanted again, it must be stated again.
+            self._stated = None
+        self._holdings.lent(lend)
+
     def _pool_found(self, found: PoolFound) -> list[TrainerRequest]:
+        if self.phase is not Phase.LOOKING:
+            return []
         if found.version != PROTOCOL_VERSION:
             self._fail(found.version)
             return []
@@ -225,7 +242,7 @@ class Conversation:
             number: msgspec.structs.replace(report, holder=self._holder)
             for number, report in self._unconfirmed.items()
         }
-        return [*self._unconfirmed.values(), *self.want()]
+        return [*self._unconfirmed.values(), *self.want(again=True)]
 
     def _being_released(self) -> list[tuple[int, int]]:
         """Returns the slots whose release the daemon has not confirmed; it must not lend them again."""

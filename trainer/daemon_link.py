@@ -37,7 +37,7 @@ from .quiet_log import tell
 
 _CLOSE_S = 2.0
 _LOCK_TRIES = 3
-_QUEUED_MESSAGES = 64  # what is repeated while the daemon is away piles up to here
+_QUEUED_MESSAGES = 4096  # what is repeated while the daemon is away piles up to here
 
 
 class DaemonLink:
@@ -70,6 +70,9 @@ class DaemonLink:
         self._lock: FileLock | None = None
         self._lock_failures = 0
         self._outbox: deque[Callable[[], Sequence[TrainerRequest]]] = deque()
+        self._unsent: list[bytes] = []
+        self._demand_has_changed = False
+        self._has_detached = False
         self._attached_once = threading.Event()
         self._close_by: float | None = None
         self._wake_lock = threading.Lock()
@@ -129,8 +132,11 @@ class DaemonLink:
             tell(logging.WARNING, "report_undelivered report=%s", make())
 
     def demand_changed(self) -> None:
-        """Has the present demand stated; safe from any thread."""
-        self._post(self._conversation.want)
+        """Has the present demand stated, once however often it changed meanwhile; safe from any thread."""
+        with self._wake_lock:
+            if not self._demand_has_changed and self._wake_fd >= 0:
+                self._demand_has_changed = True
+                os.eventfd_write(self._wake_fd, 1)
 
     def close(self) -> tuple[Report, ...]:
         """Detaches, waits a little for the confirmation, and lets go of the holder lock.
@@ -139,8 +145,6 @@ class DaemonLink:
             What the daemon never confirmed.
         """
         if self._thread.is_alive():
-            if self._attached_once.is_set():
-                self.report(lambda: Detach(holder=""))
             self._post(self._begin_to_close)
             self._thread.join()
         elif self._thread.ident is None:
@@ -185,11 +189,15 @@ class DaemonLink:
         poller.register(self._connections, zmq.POLLIN)
         self._say(self._conversation.look(time.monotonic()))
         while not self._is_over():
-            poller.poll(self._poll_ms())
-            self._notice_reconnection()
+            self._flush()
+            ready = {source for source, _ in poller.poll(self._poll_ms())}
+            if self._connections in ready:
+                self._notice_reconnection()
+            if self._socket in ready:
+                self._receive()
             self._take_outbox()
-            self._receive()
             self._say(self._conversation.tick(time.monotonic()))
+            self._detach_when_all_is_said()
             if self._conversation.phase is Phase.ATTACHED:
                 self._attached_once.set()
             elif self._conversation.phase is Phase.FAILED and self._conversation.refusal is not None:
@@ -202,10 +210,18 @@ class DaemonLink:
             if self._connection_count > 1:
                 self._say(self._conversation.reconnected(time.monotonic()))
 
+    def _detach_when_all_is_said(self) -> None:
+        """Says goodbye last: the daemon takes what is on the device then, and not yet told finished, for lost."""
+        is_closing = self._close_by is not None and self._attached_once.is_set()
+        if is_closing and self._conversation.is_settled and not self._has_detached:
+            self._has_detached = True
+            self._say(self._conversation.report(Detach(holder="")))
+
     def _is_over(self) -> bool:
         if self._close_by is None:
             return False
-        return self._conversation.is_settled or time.monotonic() >= self._close_by
+        has_left = self._has_detached or not self._attached_once.is_set()
+        return (self._conversation.is_settled and has_left) or time.monotonic() >= self._close_by
 
     def _poll_ms(self) -> int | None:
         return milliseconds_until((self._conversation.next_deadline(), self._close_by), time.monotonic())
@@ -215,25 +231,38 @@ class DaemonLink:
             os.eventfd_read(self._wake_fd)
         while self._outbox:
             self._say(self._outbox.popleft()())
+        with self._wake_lock:
+            has_changed, self._demand_has_changed = self._demand_has_changed, False
+        if has_changed:
+            self._say(self._conversation.want())
 
     def _receive(self) -> None:
         while True:
             try:
-                frame = self._socket.recv(zmq.NOBLOCK)
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            try:
-                reply = decode_trainer_reply(frame)
-            except ProtocolError as error:
-                tell(logging.WARNING, "unreadable_answer endpoint=%s reason=%s", self.endpoint, error)
-                continue
+            for frame in frames:
+                self._hear(frame)
+
+    def _hear(self, frame: bytes) -> None:
+        try:
+            reply = decode_trainer_reply(frame)
+        except ProtocolError as error:
+            tell(logging.WARNING, "unreadable_answer endpoint=%s reason=%s", self.endpoint, error)
+        else:
             self._say(self._conversation.heard(reply, time.monotonic()))
 
     def _say(self, messages: Sequence[TrainerRequest]) -> None:
-        for message in messages:
+        """Says something at the end of this turn, with all that is said until then."""
+        self._unsent += map(encode_message, messages)
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        if unsent:
             # Never waits: with a daemon away this long it is said again after attaching anew.
             with contextlib.suppress(zmq.Again):
-                self._socket.send(encode_message(message), zmq.NOBLOCK)
+                self._socket.send_multipart(unsent, zmq.NOBLOCK)
 
     def _lock_in(self, pool: Path, epoch: str) -> tuple[str, bool]:
         try:

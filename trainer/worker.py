@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import zmq
 
-from forebay.sockets import Mailbox, milliseconds_until, only_frame, stopped_by_sigterm, waking_signals
+from forebay.sockets import Mailbox, milliseconds_until, stopped_by_sigterm, waking_signals
 from forebay.wire import (
     Call,
     CallRequest,
@@ -195,14 +195,18 @@ class TrainerWorker:
 
     def _receive(self) -> None:
         for sender, frames in self._sockets.control.received():
-            try:
-                request = decode_call_request(only_frame(frames))
-            except ProtocolError as error:
-                self._books.counters["refused_bad_request"] += 1
-                tell(logging.WARNING, "unreadable_call reason=%s", error)
-                self._sockets.send(sender, Refused(code=RefusalCode.BAD_REQUEST, words=str(error)))
-            else:
-                self._hear(sender, request)
+            for frame in frames:
+                self._hear_frame(sender, frame)
+
+    def _hear_frame(self, sender: Address, frame: bytes) -> None:
+        try:
+            request = decode_call_request(frame)
+        except ProtocolError as error:
+            self._books.counters["refused_bad_request"] += 1
+            tell(logging.WARNING, "unreadable_call reason=%s", error)
+            self._sockets.send(sender, Refused(code=RefusalCode.BAD_REQUEST, words=str(error)))
+        else:
+            self._hear(sender, request)
 
     def _hear(self, sender: Address, request: CallRequest) -> None:
         now = time.monotonic()

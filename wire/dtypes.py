@@ -28,6 +28,8 @@ DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in _NUMPY_NAME
 }
 """Every dtype that may travel, by the name it travels under."""
 
+_NAMES: dict[np.dtype[Any], str] = {dtype: name for name, dtype in DTYPES.items()}
+
 
 def dtype_name(dtype: np.dtype[Any], path: str) -> str:
     """Names a native dtype for the wire.
@@ -39,8 +41,10 @@ def dtype_name(dtype: np.dtype[Any], path: str) -> str:
     Raises:
         TreeError: The dtype is not in the whitelist.
     """
-    if DTYPES.get(dtype.name) == dtype:
-        return dtype.name
+    # Not dtype.name, which numpy makes anew each time.
+    name = _NAMES.get(dtype)
+    if name is not None:
+        return name
     raise TreeError(
         f"leaf {path} has a dtype that cannot travel",
         got=str(dtype),

@@ -6,14 +6,14 @@ import socket
 
 from .messages import Job
 from .raw_stream import StreamReceiver, StreamSender
-from .sides import Receiver, Sender
+from .sides import CHUNK_BYTES, Receiver, Sender
 
 
 def make_sender(_: Job) -> Sender:
     """Makes it."""
-    return StreamSender(socket.AF_INET)
+    return StreamSender(socket.AF_INET, CHUNK_BYTES)
 
 
 def make_receiver(job: Job) -> Receiver:
     """Makes it."""
-    return StreamReceiver(socket.AF_INET, ("127.0.0.1", 0), job)
+    return StreamReceiver(socket.AF_INET, CHUNK_BYTES, ("127.0.0.1", 0), job)

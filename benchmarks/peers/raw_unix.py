@@ -11,9 +11,9 @@ from .sides import Receiver, Sender
 
 def make_sender(_: Job) -> Sender:
     """Makes it."""
-    return StreamSender(socket.AF_UNIX)
+    return StreamSender(socket.AF_UNIX, None)
 
 
 def make_receiver(job: Job) -> Receiver:
     """Makes it."""
-    return StreamReceiver(socket.AF_UNIX, b"", job)
+    return StreamReceiver(socket.AF_UNIX, None, b"", job)

@@ -138,13 +138,16 @@ class LossyRouter:
             for event in self._mailbox.take():
                 event()
             if self._front in ready:
-                client, frame = self._front.recv_multipart()
-                self._route(Held(client, decode_call_request(frame), is_request=True))
+                self._take(*self._front.recv_multipart())
             if self._data in ready:
                 self._pass_chunk(*self._data.recv_multipart())
             for client, back in backs.items():
                 if back in ready and not back.closed:
                     self._route(Held(client, self._rewritten(decode_call_reply(back.recv())), is_request=False))
+
+    def _take(self, client: bytes, *frames: bytes) -> None:
+        for frame in frames:
+            self._route(Held(client, decode_call_request(frame), is_request=True))
 
     def _rewritten(self, reply: Message) -> Message:
         if not isinstance(reply, WorkerWelcome):

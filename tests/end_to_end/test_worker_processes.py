@@ -56,8 +56,8 @@ async def repeated(handle: TrainerHandle, count: int) -> None:
     [exchange] = link._exchanges.values()
     send = link.send
 
-    async def counted(request: Message) -> None:
-        await send(request)
+    def counted(request: Message) -> None:
+        send(request)
         if request is exchange.request:
             repeats.release()
 

@@ -77,8 +77,9 @@ class FakeDaemon:
             if self._stop_there in ready:
                 return
             if self._router in ready:
-                routing, frame = self._router.recv_multipart()
-                self._take(routing, decode_control_request(frame))
+                routing, *frames = self._router.recv_multipart()
+                for frame in frames:
+                    self._take(routing, decode_control_request(frame))
             if self._data in ready:
                 header, _ = self._data.recv_multipart()
                 with self._changed:

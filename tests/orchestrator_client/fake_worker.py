@@ -88,8 +88,9 @@ class FakeWorker:
             for event in self._mailbox.take():
                 event()
             if self._router in ready:
-                self._last, frame = self._router.recv_multipart()
-                self._take(decode_call_request(frame))
+                self._last, *frames = self._router.recv_multipart()
+                for frame in frames:
+                    self._take(decode_call_request(frame))
             if self._data in ready:
                 header, _ = self._data.recv_multipart()
                 with self._changed:

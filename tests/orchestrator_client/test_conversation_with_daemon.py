@@ -140,14 +140,14 @@ def test_a_link_that_is_closed_twice_at_once_ends_its_context_once(
 ) -> None:
     async def run() -> None:
         link = ServerLink(DAEMON, f"ipc://{shm_dir}/nobody", name="test", retry_s=PATIENCE_S)
-        term, ends = link.context.term, 0
+        term, ends = link._context.term, 0
 
         def end() -> None:
             nonlocal ends
             ends += 1
             term()
 
-        monkeypatch.setattr(link.context, "term", end)
+        monkeypatch.setattr(link._context, "term", end)
         with link.talk():
             closes = [asyncio.create_task(link.close()) for _ in range(2)]
             await asyncio.sleep(0)

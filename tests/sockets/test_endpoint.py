@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from forebay.sockets import Endpoint, control_frame_limit, only_frame
+from forebay.sockets import Endpoint, control_frame_limit
 from forebay.wire import (
     HeldError,
     Limits,
     Message,
     Peer,
-    ProtocolError,
     RefusalCode,
     Refused,
     Welcome,
@@ -116,13 +115,6 @@ def test_answers_that_are_under_way_leave_before_the_context_ends(shm_dir: Path)
             assert caller.poll(int(1000 * WAIT_S)), f"only {number} of 20 answers came"
             assert len(caller.recv()) == 50_000
     theirs.term()
-
-
-@pytest.mark.parametrize("frames", [[], [b"a", b"b"], [b""] * 5])
-def test_a_control_message_of_another_number_of_frames_is_none(frames: list[bytes]) -> None:
-    with pytest.raises(ProtocolError, match=f"got {len(frames)}; limit 1"):
-        only_frame(frames)
-    assert only_frame([b"x"]) == b"x"
 
 
 def test_a_control_frame_has_room_for_more_than_the_manifest() -> None:

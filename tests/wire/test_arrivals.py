@@ -185,13 +185,18 @@ def test_what_was_closed_is_left_when_the_last_claim_from_before_is_settled(faul
     first, second = claimed(incoming, arrivals, 0), claimed(incoming, arrivals, 2)
     incoming.close(arrivals)
     assert not incoming.wait_until_left(arrivals, 0.0)
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(incoming.wait_until_left, arrivals, PATIENCE_S)
-        incoming.settle(arrivals, first, fault, 1.0)
-        assert not incoming.wait_until_left(arrivals, 0.0)
-        assert not waiting.done()
-        incoming.settle(arrivals, second, fault, 1.0)
-        assert waiting.result(PATIENCE_S)
+    left = threading.Event()
+
+    def wait() -> None:
+        if incoming.wait_until_left(arrivals, threading.TIMEOUT_MAX):
+            left.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    incoming.settle(arrivals, first, fault, 1.0)
+    assert not incoming.wait_until_left(arrivals, 0.0)
+    assert not left.is_set()
+    incoming.settle(arrivals, second, fault, 1.0)
+    assert left.wait(PATIENCE_S), "nobody told the one who waits"
 
 
 def test_of_many_threads_that_claim_the_same_spans_each_span_is_granted_to_one() -> None:
