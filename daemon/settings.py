@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from forebay.shm import default_endpoint, default_pool
-from forebay.wire import GIB, MIB, Limits, SettingError, check_settings, read_variables, setting, settings_from
+from forebay.wire import (
+    GIB,
+    MAX_CHUNK_BYTES,
+    MIB,
+    Limits,
+    SettingError,
+    check_settings,
+    read_variables,
+    setting,
+    settings_from,
+)
 
 from .book import LedgerSettings
 
@@ -38,7 +48,7 @@ class Settings:
         8 * GIB, "bytes that a slot may grow to", 4096, 1 << 40, "a 5.15 GB micro-batch and room"
     )
     chunk_bytes: int = setting(
-        MIB, "bytes of one chunk on the wire", 4096, 64 * MIB, "measured: raw TCP's speed at 1 MiB"
+        MIB, "bytes of one chunk on the wire", 4096, MAX_CHUNK_BYTES, "measured: raw TCP's speed at 1 MiB"
     )
     max_leaves: int = setting(4096, "arrays in one micro-batch", 1, 1 << 20)
     max_depth: int = setting(32, "containers around a leaf", 1, 64)

@@ -7,11 +7,12 @@ import dataclasses
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Final
 
 from forebay.wire import (
     CODECS,
+    MAX_CHUNK_BYTES,
     RAW,
     BytesLike,
     ChunkHeader,
@@ -55,24 +56,31 @@ class ChunkEncoder:
     def __init__(self, rate: LinkRate, encoders: int | None = None) -> None:
         self._rate = rate
         self._encoders = encoders or min(_MAX_ENCODERS, max(1, (os.cpu_count() or 1) // 2))
+        self._encoding: set[concurrent.futures.Future[Chunk]] = set()
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
 
-    def chunks(self, payload: Payload, grant: Granted) -> Iterator[Chunk]:
+    def chunks(self, payload: Payload, grant: Granted) -> Generator[Chunk, None, None]:
         """Yields what a grant says is missing; stays a few chunks ahead.
 
         Raises:
             ProtocolError: The grant does not fit the payload.
         """
-        if grant.chunk_bytes < 1:
-            raise ProtocolError("a grant cuts the body into nothing", got=grant.chunk_bytes, limit="1 byte or more")
+        if not 1 <= grant.chunk_bytes <= MAX_CHUNK_BYTES:
+            limit = f"1 to {MAX_CHUNK_BYTES} bytes"
+            raise ProtocolError("a grant cuts the body into impossible pieces", got=grant.chunk_bytes, limit=limit)
         layout = payload.manifest.layout(grant.chunk_bytes)
         ahead: deque[Callable[[], Chunk]] = deque()
-        for index in _indices(grant.missing, len(layout.spans)):
-            ahead.append(self._begin(payload, grant, index, layout.spans[index], layout.offsets))
-            if len(ahead) > 2 * self._encoders:
+        try:
+            for index in _indices(grant.missing, len(layout.spans)):
+                ahead.append(self._begin(payload, grant, index, layout.spans[index], layout.offsets))
+                if len(ahead) > 2 * self._encoders:
+                    yield ahead.popleft()()
+            while ahead:
                 yield ahead.popleft()()
-        while ahead:
-            yield ahead.popleft()()
+        finally:
+            # What is being encoded still reads the caller's arrays, which are let go after this.
+            concurrent.futures.wait(self._encoding, _ENCODE_S)
+            self._encoding.clear()
 
     def _begin(
         self, payload: Payload, grant: Granted, index: int, span: Span, offsets: Sequence[int]
@@ -83,7 +91,13 @@ class ChunkEncoder:
         itemsize = payload.itemsizes[span.first_leaf]
         data = payload.read(span, offsets)
         encoding = self._threads().submit(_encoded_chunk, data, grant, index, span, choice.codec, itemsize)
-        return lambda: encoding.result(_ENCODE_S)
+        self._encoding.add(encoding)
+
+        def encoded() -> Chunk:
+            self._encoding.discard(encoding)
+            return encoding.result(_ENCODE_S)
+
+        return encoded
 
     def _threads(self) -> concurrent.futures.ThreadPoolExecutor:
         if self._pool is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
@@ -80,17 +81,18 @@ class ChunkSender:
         poller.register(stop.fileno(), zmq.POLLIN)
         self._rate.begin()
         goes_on = False
-        for chunk in self._encoder.chunks(payload, grant):
-            wait_s = self._pace_s(len(chunk.data), goes_on=goes_on)
-            if wait_s > 0 and stop.wait_until(time.monotonic() + wait_s):
-                return
-            waits = self._send_when_ready(chunk, poller, stop)
-            if waits is None:
-                return
-            nbytes = len(chunk.data)
-            self._rate.sent(nbytes, has_waited=waits > 0 or wait_s > 0, now=time.monotonic())
-            wire_bytes.sent(chunk.span, nbytes)
-            goes_on = True
+        with contextlib.closing(self._encoder.chunks(payload, grant)) as chunks:
+            for chunk in chunks:
+                wait_s = self._pace_s(len(chunk.data), goes_on=goes_on)
+                if wait_s > 0 and stop.wait_until(time.monotonic() + wait_s):
+                    return
+                waits = self._send_when_ready(chunk, poller, stop)
+                if waits is None:
+                    return
+                nbytes = len(chunk.data)
+                self._rate.sent(nbytes, has_waited=waits > 0 or wait_s > 0, now=time.monotonic())
+                wire_bytes.sent(chunk.span, nbytes)
+                goes_on = True
 
     def _pace_s(self, nbytes: int, *, goes_on: bool) -> float:
         return 0.0 if self._pace is None else self._pace.wait_s(nbytes, time.monotonic(), goes_on=goes_on)

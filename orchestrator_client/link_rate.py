@@ -15,7 +15,8 @@ class LinkRate:
     """Estimates a link's rate; for one thread at a time.
 
     While the sender has to wait, the link is the limit, and carries what leaves. While it never waits, the link is
-    at least that fast.
+    at least that fast. So a link that becomes faster while chunks are encoded is known only to be as fast as the
+    encoders, until one is measured with chunks that travel raw.
 
     Attributes:
         bytes_per_s: The estimate; None before there is one.

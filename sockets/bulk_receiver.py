@@ -23,7 +23,8 @@ class BulkReceiver:
     """Receives chunks on threads of its own, so that no control message waits behind bulk data.
 
     With one thread, that one owns the socket. With several, ZeroMQ's own proxy deals messages out to them, without
-    the interpreter and without a copy.
+    the interpreter and without a copy. A chunk that comes twice at once may be thrown away while the first of the
+    two turns out to be damaged; it is then sent again like any that is missing.
 
     Args:
         address: Where the PULL socket is bound.

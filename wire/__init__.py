@@ -83,7 +83,7 @@ from .lending import (
     decode_trainer_reply,
     decode_trainer_request,
 )
-from .limits import GIB, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MIB, UNLIMITED, Limits
+from .limits import GIB, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MAX_CHUNK_BYTES, MIB, UNLIMITED, Limits
 from .manifest import BodyLayout, LeafSpec, Manifest, decode_manifest, describe
 from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
 from .packed import PackedTree, pack, unpack
@@ -119,6 +119,7 @@ __all__ = [
     "HEARTBEAT_MS",
     "HEARTBEAT_TIMEOUT_MS",
     "LEAF_ALIGNMENT",
+    "MAX_CHUNK_BYTES",
     "MIB",
     "MICRO_BATCH_TRANSITIONS",
     "PROTOCOL_VERSION",

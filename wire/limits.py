@@ -7,6 +7,9 @@ import msgspec
 MIB = 1 << 20
 GIB = 1 << 30
 
+MAX_CHUNK_BYTES = 64 * MIB
+"""The largest chunk that may be set; larger ones would make high-water marks in messages meaningless."""
+
 HEARTBEAT_MS = 5_000
 """ZeroMQ's own heartbeat, on every socket: how a peer that vanished without a word is noticed."""
 

@@ -61,7 +61,7 @@ class SpanTable(Sequence[Span]):
             return NotImplemented
         return (self._pieces, self._chunk_bytes) == (other._pieces, other._chunk_bytes)
 
-    __hash__ = None  # type: ignore[assignment] # as for any sequence that is compared by its contents
+    __hash__ = None  # type: ignore[assignment] # compared by what it is made of, like a list
 
     def __len__(self) -> int:
         return self._count
