@@ -62,7 +62,9 @@ class Settings:
     drain_s: float = setting(10.0, "seconds that what is filling may take to finish after SIGTERM", 0, 3600)
     receive_threads: int = setting(1, "threads that receive, check and decode chunks", 1, 64)
     io_threads: int = setting(1, "threads that read chunks from the connections", 1, 64)
-    receive_chunks: int = setting(8, "chunks buffered per sender, a bound on memory", 1, 1024, "8 MiB a sender")
+    receive_chunks: int = setting(
+        4, "chunks buffered per sender, a bound on memory", 1, 1024, "4 MiB a sender; more are no faster"
+    )
     log_level: str = setting(
         "info", "the least level that is logged", choices=("debug", "info", "warning", "error")
     )

@@ -74,7 +74,7 @@ class StagingClient:
         timeout_s: float = 10.0,
         retry_s: float = 2.0,
         silence_s: float = 30.0,
-        send_chunks: int = 8,
+        send_chunks: int = 4,
         connections: int | None = None,
         codec: str | None = None,
         pace: Pace | None = None,

@@ -61,7 +61,7 @@ class TrainerHandle:
         retry_s: float = 2.0,
         silence_s: float = 30.0,
         lend_timeout_s: float = 30.0,
-        send_chunks: int = 8,
+        send_chunks: int = 4,
         connections: int | None = None,
         codec: str | None = None,
         pace: Pace | None = None,

@@ -138,7 +138,7 @@ class CallRunner:
             options["stage_clock"] = clock
         if call.manifest is None:
             return (), options
-        return (self._payloads.take(call, self._registry, self._limits.chunk_bytes),), options
+        return (self._payloads.take(call, self._registry),), options
 
     def _raised(self, name: str, error: BaseException, *, began: bool) -> Raised:
         tell(logging.WARNING, "call_raised method=%s began=%s error=%s", name, began, words_of(error))

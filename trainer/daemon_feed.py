@@ -132,6 +132,7 @@ class DaemonFeed:
                 self._forget_lent()
             self._credit_used = 0
             self._inlet.wake()
+            self._inlet.changed.notify_all()
 
     def _forget_lent(self) -> None:
         """Drops what was lent from a pool that is no more: the daemon will have it staged again."""
@@ -173,6 +174,9 @@ class DaemonFeed:
                 return
             self._newest[lend.slot] = lend.generation
             slot = LentSlot(self, lend, self._reader)
+        # Here and not on the promoter's thread: its views are there before anybody is woken for it.
+        slot.read_ahead()
+        with self._inlet.changed:
             entry = self._unfinished[slot] = Entry(lend.key, slot)
             if lend.key in self._trained_here:
                 slot.ended("")
@@ -243,5 +247,6 @@ class DaemonFeed:
         if entry is not None and isinstance(entry.origin, LentSlot):
             self._inlet.books.drop(entry, "superseded", "")
             self._inlet.wake()
+            self._inlet.changed.notify_all()
         self._link.report(lambda: Finished(holder="", key=key))
         self.demand_changed()

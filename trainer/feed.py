@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from forebay.wire import UsageError, printable
 
+from .changed import Changed
 from .entry import InProcess, Origin
 from .queue_books import QueueBooks
 
@@ -26,11 +26,11 @@ class Inlet:
     Attributes:
         books: The queue's books.
         changed: The lock that guards them, with which changes are told.
-        wake: Has the promoter look for work, and all others look again; called under the lock.
+        wake: Has the promoter look for work; called under the lock.
     """
 
     books: QueueBooks
-    changed: threading.Condition
+    changed: Changed
     wake: Callable[[], None]
 
 

@@ -6,11 +6,8 @@ import time
 from typing import Any
 
 from forebay.wire import (
-    Array,
     ChunkHeader,
-    Manifest,
     TreeRegistry,
-    dtype_of,
     unflatten,
 )
 
@@ -46,7 +43,7 @@ class InlinePayloads:
         """Forgets a payload, whether it was taken or not."""
         self._memory.pop(payload_number, None)
 
-    def take(self, call: CallRecord, registry: TreeRegistry, chunk_bytes: int) -> Any:
+    def take(self, call: CallRecord, registry: TreeRegistry) -> Any:
         """Returns a call's payload as a tree of numpy views, and forgets it here.
 
         Raises:
@@ -54,18 +51,9 @@ class InlinePayloads:
         """
         assert call.manifest is not None
         memory = self._memory.pop(call.payload_number)
-        leaves = _views(call.manifest, memory, chunk_bytes)
-        return unflatten(call.manifest.structure, leaves, registry=registry)
+        return unflatten(call.manifest.structure, call.manifest.views(memory.data), registry=registry)
 
     def target(self, header: ChunkHeader) -> memoryview | None:
         """Returns a chunk's place, or None if its payload was let go; called on the threads that receive."""
         memory = self._memory.get(header.slot)
         return None if memory is None else memory[header.offset : header.offset + header.length].data
-
-
-def _views(manifest: Manifest, memory: Bytes, chunk_bytes: int) -> list[Array]:
-    offsets = manifest.layout(chunk_bytes).offsets
-    return [
-        memory[offset : offset + leaf.nbytes].view(dtype_of(leaf.dtype, path)).reshape(leaf.shape)
-        for leaf, path, offset in zip(manifest.leaves, manifest.paths, offsets, strict=True)
-    ]

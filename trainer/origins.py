@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Protocol
 
-from forebay.wire import Lend, LocalError, MicroBatchGoneError, MicroBatchState
+from forebay.wire import ForebayError, Lend, LocalError, MicroBatchGoneError, MicroBatchState
 
 from .entry_states import EntryState
 from .host_tree import HostTree
@@ -48,6 +49,7 @@ class LentSlot:
         self.reader = reader
         self.attempt = ""
         self._feed = feed
+        self._ahead: HostTree | None = None
         self.was_transferred = False
 
     def __repr__(self) -> str:
@@ -73,17 +75,25 @@ class LentSlot:
         """
         if not self._feed.is_current(self.reader):
             raise MicroBatchGoneError(self.lend.key, MicroBatchState.LOST, "its pool is gone")
-        self.attempt, tree = self.reader.read(self.lend)
-        return tree
+        if self._ahead is None:
+            self.attempt, self._ahead = self.reader.read(self.lend)
+        return self._ahead
+
+    def read_ahead(self) -> None:
+        """Reads it, so that `read` costs nothing; what goes wrong is left to that."""
+        with contextlib.suppress(ForebayError):
+            self.read()
 
     def transferred(self) -> None:
         """See `Origin`."""
         self._feed.promoted(self)
         self.was_transferred = True
+        self._ahead = None
 
     def ended(self, reason: str) -> None:
         """See `Origin`."""
         self._feed.finished(self, reason)
+        self._ahead = None
 
 
 class OwnKey:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from forebay.wire import ForebayError, HostError, printable, words_of
 
+from .changed import Changed
 from .entry import Entry, PromotionError
 from .entry_states import EntryState
 from .events import Event, StageDemote, StageFail, StagePromote
@@ -38,7 +39,7 @@ class Promoter:
     def __init__(
         self,
         books: QueueBooks,
-        changed: threading.Condition,
+        changed: Changed,
         transfer: Transfer,
         link: threading.Lock,
         demand_changed: Callable[[], None],
@@ -82,7 +83,7 @@ class Promoter:
     def wake(self) -> None:
         """Has it look for work; called under the lock."""
         self.start()
-        self._changed.notify_all()
+        self._changed.work.notify_all()
 
     def stop(self, timeout_s: float) -> bool:
         """Ends the thread after the work under way; returns whether it ended in time."""
@@ -115,7 +116,7 @@ class Promoter:
                 if work is not None:
                     return work
                 self._begin("idle")
-                self._changed.wait()
+                self._changed.work.wait()
         return None
 
     def _begin(self, activity: str) -> None:
@@ -173,7 +174,7 @@ class Promoter:
             entry.promote_s = ended_at - began_at
             self._books.arrived(entry, on_device)
             self._demand_changed()
-            self._changed.notify_all()
+            self._changed.notify_takers()
             if entry.state is EntryState.GONE:
                 return None
             totals = self._books.totals

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from forebay.wire import ClosedError, LocalError, WaitTimeoutError
 
+from .changed import Changed
 from .feed import Feed, Inlet, NoFeed
 from .promoter import Promoter
 from .queue_books import QueueBooks
@@ -43,7 +44,7 @@ class QueueParts:
         self.serialize = settings.mode is StageMode.SERIALIZE
         self.transfer = transfer
         self.feed = feed
-        self.changed = threading.Condition()
+        self.changed = Changed()
         self.link = threading.Lock()
         self.books = QueueBooks(settings.max_device_batches, serialize=self.serialize)
         self.promoter = Promoter(self.books, self.changed, transfer, self.link, feed.demand_changed)
@@ -133,4 +134,4 @@ class QueueParts:
         finally:
             self.books.unwant(key)
             self.feed.demand_changed()
-            self.changed.notify_all()
+            self.promoter.wake()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from forebay.shm import SlotView
-from forebay.wire import Array, HostError, Lend, Limits, Manifest, decode_manifest, dtype_of
+from forebay.wire import HostError, Lend, Limits, decode_manifest
 
 from .host_tree import HostTree
 
@@ -39,15 +37,4 @@ class SlotReader:
         if envelope.key != lend.key:
             raise HostError(f"slot {lend.slot} holds another micro-batch", got=envelope.key, limit=lend.key)
         manifest = decode_manifest(envelope.manifest, self.limits)
-        views = _views(manifest, body, self.limits)
-        return envelope.attempt, HostTree(manifest.structure, manifest.paths, views)
-
-
-def _views(manifest: Manifest, body: memoryview, limits: Limits) -> tuple[Array, ...]:
-    offsets = manifest.layout(limits.chunk_bytes).offsets
-    return tuple(
-        np.ndarray(leaf.shape, dtype_of(leaf.dtype, path), buffer=body, offset=offset)
-        if leaf.nbytes
-        else np.empty(leaf.shape, dtype_of(leaf.dtype, path))
-        for leaf, path, offset in zip(manifest.leaves, manifest.paths, offsets, strict=True)
-    )
+        return envelope.attempt, HostTree(manifest.structure, manifest.paths, manifest.views(body))

@@ -16,7 +16,7 @@ from .inline_payloads import InlinePayloads
 from .settings import TrainerSettings
 
 _LINGER_MS = 2_000
-_RECEIVE_CHUNKS = 8
+_RECEIVE_CHUNKS = 4
 _MAX_PEERS = 4096
 _PARTS_OF_A_CALL = 3
 """The payload's manifest, the options' manifest and the options' bytes; none is larger than a manifest may be."""

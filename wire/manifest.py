@@ -11,14 +11,16 @@ import math
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
+from .chunk import BytesLike
 from .codec import CODECS, RAW
-from .dtypes import dtype_name, dtype_of
+from .dtypes import DTYPES, dtype_name, dtype_of
 from .errors import TreeError, printable
 from .limits import Limits
 from .spans import SpanTable, cut_spans, place_leaves
 from .structure import Node, checked_structure, leaf_paths
-from .tree import FlatTree
+from .tree import Array, FlatTree
 
 _MAX_DIMS = 64  # numpy's own limit
 _MAX_EXTENT_BYTES = 1 << 62  # numpy cannot make an array whose non-zero dimensions span more
@@ -40,7 +42,7 @@ class LeafSpec(msgspec.Struct, frozen=True, array_like=True):
     nbytes: int
 
 
-class Manifest(msgspec.Struct, frozen=True, array_like=True):
+class Manifest(msgspec.Struct, frozen=True, array_like=True, dict=True):
     """A micro-batch without its bytes.
 
     Attributes:
@@ -51,7 +53,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     structure: Node
     leaves: tuple[LeafSpec, ...]
 
-    @property
+    @functools.cached_property
     def paths(self) -> tuple[str, ...]:
         """One path per leaf, in leaf order."""
         return tuple(leaf_paths(self.structure))
@@ -66,6 +68,16 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         leaf_bytes = [leaf.nbytes for leaf in self.leaves]
         offsets, body_bytes = place_leaves(leaf_bytes)
         return BodyLayout(offsets, body_bytes, cut_spans(leaf_bytes, offsets, chunk_bytes))
+
+    def views(self, body: BytesLike) -> tuple[Array, ...]:
+        """Returns the leaves as views of a body, read-only if that is; copies nothing."""
+        offsets, _ = place_leaves([leaf.nbytes for leaf in self.leaves])
+        return tuple(
+            np.ndarray(leaf.shape, DTYPES[leaf.dtype], buffer=body, offset=offset)
+            if leaf.nbytes
+            else np.empty(leaf.shape, DTYPES[leaf.dtype])
+            for leaf, offset in zip(self.leaves, offsets, strict=True)
+        )
 
     def encode(self, limits: Limits) -> bytes:
         """Encodes for the wire.
@@ -155,6 +167,9 @@ def _check_leaf(leaf: LeafSpec, path: str) -> None:
     itemsize = dtype_of(leaf.dtype, path).itemsize
     if leaf.codec not in CODECS:
         raise TreeError(f"leaf {path} has an unknown codec", got=leaf.codec, limit=list(CODECS))
+    has_bytes = 0 < leaf.nbytes == math.prod(leaf.shape) * itemsize
+    if has_bytes and len(leaf.shape) <= _MAX_DIMS and min(leaf.shape, default=1) > 0:
+        return
     if len(leaf.shape) > _MAX_DIMS or any(dim < 0 for dim in leaf.shape):
         raise TreeError(
             f"leaf {path} has an impossible shape",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from .dtypes import dtype_of
 from .errors import TreeError
 from .limits import Limits
 from .manifest import decode_manifest, describe
 from .registry import TreeRegistry
-from .tree import Array, flatten, unflatten
+from .tree import flatten, unflatten
 
 
 class PackedTree(msgspec.Struct, frozen=True, array_like=True):
@@ -55,8 +54,6 @@ def unpack(packed: PackedTree, *, registry: TreeRegistry, limits: Limits) -> obj
     layout = manifest.layout(limits.chunk_bytes)
     if layout.body_bytes != len(packed.body):
         raise TreeError("a packed tree's bytes do not fit it", got=len(packed.body), limit=layout.body_bytes)
-    leaves: list[Array] = []
-    for leaf, path, offset in zip(manifest.leaves, manifest.paths, layout.offsets, strict=True):
-        octets = np.frombuffer(packed.body, np.uint8, leaf.nbytes, offset).copy()
-        leaves.append(octets.view(dtype_of(leaf.dtype, path)).reshape(leaf.shape))
+    # Views of one private copy: the message's own bytes are read-only.
+    leaves = manifest.views(bytearray(packed.body))
     return unflatten(manifest.structure, leaves, registry=registry)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import queue as queues
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from forebay.trainer import StagingQueue
+from forebay.trainer.changed import Changed
 from forebay.trainer.conversation import Holdings, Report
 from forebay.trainer.daemon_feed import DaemonFeed
 from forebay.trainer.entry import Entry, InProcess
@@ -120,7 +120,8 @@ class Desk:
         self.feed = DaemonFeed("ipc:///nowhere", "train", timeout_s=1)
         self.books = QueueBooks(cap, serialize=False)
         self.transfer = FakeTransfer()
-        self.feed.open(Inlet(self.books, threading.Condition(), lambda: None))
+        self.changed = Changed()
+        self.feed.open(Inlet(self.books, self.changed, lambda: None))
         if asked:
             self.feed.asked()
 

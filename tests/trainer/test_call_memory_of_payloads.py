@@ -79,7 +79,7 @@ class Desk:
                 self.act()
 
     def taken(self, registry: TreeRegistry = default_registry) -> Any:
-        return self.payloads.take(self.runs.pop(0), registry, LIMITS.chunk_bytes)
+        return self.payloads.take(self.runs.pop(0), registry)
 
 
 def granted(messages: list[Message]) -> Granted:

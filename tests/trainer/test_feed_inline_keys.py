@@ -29,7 +29,7 @@ def test_a_lend_that_comes_after_its_key_was_trained_inline_is_ended_as_consumed
     feed = feed_of(queue)
     feed.lent(lend("a", 4, 2))
     assert queue.keys == ()
-    assert link.reports == [finished("a", 4, 2, was_read=False)]
+    assert link.reports == [finished("a", 4, 2)]
     assert (feed.held(), feed.on_device()) == ((), ())
     assert queue.statistics.staged == 0
 
@@ -39,9 +39,10 @@ def test_a_lend_that_comes_while_its_key_is_trained_inline_is_ended_as_consumed(
 ) -> None:
     origin = desk.feed.inline("a")
     desk.feed.lent(lend("a", 4, 2))
-    origin.ended("")
+    with desk.changed:
+        origin.ended("")
     assert desk.books.keys == ()
-    assert finished("a", 4, 2, was_read=False) in link.reports
+    assert finished("a", 4, 2) in link.reports
     assert all(isinstance(report, Finished) and not report.reason for report in link.reports)
     assert desk.feed.held() == ()
 
@@ -53,7 +54,8 @@ def test_a_lend_in_mid_transfer_when_its_key_was_trained_inline_is_ended_as_cons
     desk.feed.lent(lend("a", 4, 2))
     entry = desk.begin("a")
     entry.origin.read()
-    origin.ended("")
+    with desk.changed:
+        origin.ended("")
     assert desk.books.keys == ()
     assert desk.feed.held() == ((4, 2),)
     assert link.reports == [Finished(holder="", key="a")]
@@ -122,7 +124,7 @@ def test_a_lent_entry_that_a_step_has_other_bytes_for_is_dropped_and_told_once(
     del link.reports[:]
     feed_of(queue).lent(lend("a", 4, 3))
     assert queue.keys == (), "else it would be trained twice"
-    assert link.reports == [finished("a", 4, 3, was_read=False)]
+    assert link.reports == [finished("a", 4, 3)]
 
 
 def test_no_more_keys_that_were_trained_inline_are_remembered_than_a_daemon_remembers(

@@ -19,7 +19,7 @@ def test_a_lent_entry_that_is_replaced_in_process_releases_its_slot_and_says_so_
 ) -> None:
     desk.feed.lent(lend("a", 4, 2))
     desk.stage("a")
-    assert link.reports == [finished("a", 4, 2, reason=REPLACED, was_read=False)]
+    assert link.reports == [finished("a", 4, 2, reason=REPLACED)]
     assert (desk.feed.held(), desk.feed.on_device()) == ((), ())
     desk.promote("a")
     desk.train("a")
@@ -76,7 +76,7 @@ def test_reset_releases_the_slots_and_reports_each_entry_dropped_once(link: Reco
     assert desk.books.keys == ()
     assert link.reports == [
         finished("b", reason=RESET),
-        finished("c", 2, reason=RESET, was_read=False),
+        finished("c", 2, reason=RESET),
     ]
     assert desk.feed.held() == ()
     # The step that has its batch keeps it.
@@ -118,7 +118,7 @@ def test_reset_while_an_entry_is_brought_back_reports_it_once_when_that_is_over(
     work = desk.begin_to_demote("a", wanted="b")
     del link.reports[:]
     desk.books.reset()
-    assert link.reports == [finished("b", 5, 2, reason=RESET, was_read=False)]
+    assert link.reports == [finished("b", 5, 2, reason=RESET)]
     assert desk.feed.on_device() == (("a", "attempt of a"),)
     if ending == "returned":
         assert work.entry.on_device is not None
