@@ -3,8 +3,8 @@
 This process is the orchestrator; daemon and trainer are processes of their own. One micro-batch at a time goes
 over the wire, while the trainer waits for it. The first moment is taken in the daemon, right before it writes
 READY into the slot's header; the last in the trainer, when a tree of views of all leaves exists. Both are readings
-of the kernel's one monotonic clock. Between them lie the daemon's lend, its message, the trainer's thread that
-reads it, and the one that maps the slot and makes the views.
+of the kernel's one monotonic clock. Between them lie the daemon's lend, its message, and the trainer's thread that
+reads it, maps the slot and makes the views.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ def run(settings: HandoffBenchSettings) -> HandoffBenchResult:
     return HandoffBenchResult(
         small=small,
         large=large,
+        p50_us=max(small.p50_us, large.p50_us),
+        p99_us=max(small.p99_us, large.p99_us),
         equal=max(small.p50_us, large.p50_us) / min(small.p50_us, large.p50_us),
         trainer_cpu_s_per_gb=large.trainer_cpu_ms / 1000 / (large.payload_bytes / _GB),
         settings=settings,

@@ -40,6 +40,8 @@ class Child:
             [sys.executable, "-m", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # Unbuffered: what was not taken by a child that is dead must not be written again when it is closed.
+            bufsize=0,
             start_new_session=True,
         )
 

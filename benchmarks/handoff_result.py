@@ -64,6 +64,8 @@ class HandoffBenchResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         small: Of the small micro-batches.
         large: Of the large ones.
+        p50_us: Microseconds from published to views, median, of the size that is slower.
+        p99_us: 99th percentile, of the size that is slower.
         equal: The larger of the two medians over the smaller.
         trainer_cpu_s_per_gb: Seconds of CPU of the trainer's process for each 10^9 bytes, in large micro-batches,
             the copy to the device left out.
@@ -75,6 +77,8 @@ class HandoffBenchResult(msgspec.Struct, frozen=True, kw_only=True):
 
     small: HandoffRow
     large: HandoffRow
+    p50_us: float
+    p99_us: float
     equal: float
     trainer_cpu_s_per_gb: float
     settings: HandoffBenchSettings

@@ -13,7 +13,9 @@ import time
 
 from forebay.trainer import StagingQueue, TrainerSettings
 from forebay.trainer.daemon_feed import DaemonFeed
-from forebay.wire import ForebayError
+from forebay.trainer.host_tree import HostTree
+from forebay.trainer.slot_reader import SlotReader
+from forebay.wire import ForebayError, Lend
 
 from .handoff_child import Requests, tell
 from .handoff_transfer import ViewTransfer
@@ -26,12 +28,30 @@ _QUEUE = "train"
 def serve(trainer_endpoint: str, cap: int) -> None:
     """Serves until standard input ends."""
     requests = Requests()
-    transfer = ViewTransfer()
+    views_at_ns = note_views()
     settings = TrainerSettings(max_device_batches=cap)
     feed = DaemonFeed(trainer_endpoint, _QUEUE, timeout_s=_ATTACH_S)
-    with StagingQueue(transfer, settings=settings, feed=feed) as queue:
+    with StagingQueue(ViewTransfer(), settings=settings, feed=feed) as queue:
         tell(Attached(_QUEUE))
-        requests.serve(Take, _Taker(queue, transfer).take)
+        requests.serve(Take, _Taker(queue, views_at_ns).take)
+
+
+def note_views() -> list[int]:
+    """Has this process note when the views of a lent slot's leaves are there.
+
+    Returns:
+        Monotonic nanoseconds; grows with each micro-batch that is read.
+    """
+    moments: list[int] = []
+    read = SlotReader.read
+
+    def noting(self: SlotReader, lend: Lend) -> tuple[str, HostTree]:
+        found = read(self, lend)
+        moments.append(time.monotonic_ns())
+        return found
+
+    SlotReader.read = noting  # type: ignore[method-assign]
+    return moments
 
 
 class _Taker:
@@ -39,12 +59,12 @@ class _Taker:
 
     Args:
         queue: The queue.
-        transfer: Its transfer, which notes when views are there: for one micro-batch ahead, or more.
+        views_at_ns: Grows when views are there: by one micro-batch ahead, or more.
     """
 
-    def __init__(self, queue: StagingQueue, transfer: ViewTransfer) -> None:
+    def __init__(self, queue: StagingQueue, views_at_ns: list[int]) -> None:
         self._queue = queue
-        self._transfer = transfer
+        self._views_at_ns = views_at_ns
         self._taken = 0
 
     def take(self, request: Take) -> Taken:
@@ -56,7 +76,7 @@ class _Taker:
             with self._queue.take(timeout_s=request.timeout_s):
                 taken_at_ns.append(time.monotonic_ns())
         cpu_s = time.process_time() - cpu_s
-        return Taken(self._transfer.views_at_ns[first : self._taken], taken_at_ns, cpu_s)
+        return Taken(self._views_at_ns[first : self._taken], taken_at_ns, cpu_s)
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from forebay.trainer.host_tree import HostTree, PlacedTree, host_tree_of
@@ -11,25 +10,18 @@ from forebay.wire import default_registry, unflatten
 
 
 class ViewTransfer:
-    """Notes when a micro-batch's numpy views are there, and takes them for the device's arrays.
+    """Takes a micro-batch's numpy views for the device's arrays.
 
     All but `device_put` is what `JaxTransfer` does. A step gets the leaves' paths in place of arrays: its slot is
     released, and nobody may look at the views any more.
-
-    Attributes:
-        views_at_ns: Monotonic nanosecond at which each micro-batch's views were there, in order.
     """
-
-    def __init__(self) -> None:
-        self.views_at_ns: list[int] = []
 
     def take_apart(self, payload: Any) -> HostTree:
         """See `Transfer`."""
         return host_tree_of(payload, default_registry)
 
     def place(self, tree: HostTree) -> PlacedTree:
-        """See `Transfer`; the tree has just been read."""
-        self.views_at_ns.append(time.monotonic_ns())
+        """See `Transfer`."""
         return PlacedTree(tree, (None,) * len(tree.leaves))
 
     def issue(self, placed: PlacedTree) -> None:

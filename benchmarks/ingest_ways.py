@@ -198,13 +198,19 @@ def open_way(
     if name == "grpc_unary" and size.nbytes > _GRPC_MESSAGE_BYTES:
         raise MissingPeerError("a gRPC message holds 2 GiB at most")
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-", ignore_cleanup_errors=True))
+        # No other way has files, and what has none leaves none when this process is killed.
+        folder = stack.enter_context(_folder()) if name == "transfer_queue" else ""
         job = Job(source=source.path, target=target.path, folder=folder, keeps_freed=settings.keeps_freed)
         receiver, sender = (stack.enter_context(_child(name, role, job)) for role in ("receiver", "sender"))
         heard = [child.started(Started) for child in (receiver, sender)]
         if missing := heard[0].missing or heard[1].missing:
             raise MissingPeerError(missing)
         yield PeerWay(name, sender, receiver, heard[0].address)
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    # Ray's processes may be writing still while they end.
+    return tempfile.TemporaryDirectory(prefix="forebay-", ignore_cleanup_errors=True)
 
 
 def _child(way: str, role: str, job: Job) -> Child:

@@ -42,19 +42,14 @@ def run(settings: SmallBenchSettings) -> SmallBenchResult:
         WaitTimeoutError: One does not start, answer or end.
     """
     payload = micro_batch(settings.payload_kib / 1024)
-    slot_bytes = payload_bytes(payload) + MIB
-    with (
-        local_daemon(slots=settings.slots, slot_initial_bytes=slot_bytes, drain_s=0) as daemon,
-        trainer_process(daemon.trainer_endpoint, settings.cap) as trainer,
-    ):
-        wait_until_attached(trainer)
-        processes = processes_of(daemon.pid, trainer)
-        rounds = asyncio.run(_all(settings, payload, daemon.control_endpoint, trainer, CpuMeter(processes)))
+    rounds, processes = _measure(settings, payload, settings.cap)
+    with_cap_1, _ = _measure(settings, payload, 1)
     rates = [one.per_s for one in rounds]
     costs = {name: [1000 * one.cpu_s[name] / settings.micro_batches for one in rounds] for name in processes}
     return SmallBenchResult(
         per_s=statistics.median(rates),
         per_s_spread=(min(rates), max(rates)),
+        per_s_cap_1=statistics.median(one.per_s for one in with_cap_1),
         cpu_s_per_1000={name: statistics.median(of_rounds) for name, of_rounds in costs.items()},
         cpu_s_per_1000_spread={name: (min(of_rounds), max(of_rounds)) for name, of_rounds in costs.items()},
         payload_bytes=payload_bytes(payload),
@@ -66,12 +61,23 @@ def run(settings: SmallBenchSettings) -> SmallBenchResult:
     )
 
 
+def _measure(settings: SmallBenchSettings, payload: Any, cap: int) -> tuple[list[SmallRound], dict[str, int]]:
+    with (
+        local_daemon(slots=settings.slots, slot_initial_bytes=payload_bytes(payload) + MIB, drain_s=0) as daemon,
+        trainer_process(daemon.trainer_endpoint, cap) as trainer,
+    ):
+        wait_until_attached(trainer)
+        processes = processes_of(daemon.pid, trainer)
+        meter = CpuMeter(processes)
+        return asyncio.run(_all(settings, payload, daemon.control_endpoint, trainer, meter, cap)), processes
+
+
 async def _all(
-    settings: SmallBenchSettings, payload: Any, control_endpoint: str, trainer: Child, meter: CpuMeter
+    settings: SmallBenchSettings, payload: Any, control_endpoint: str, trainer: Child, meter: CpuMeter, cap: int
 ) -> list[SmallRound]:
     rounds = []
     async with StagingClient(control_endpoint) as client:
-        _say("warming up")
+        _say(f"warming up, {cap} ahead")
         await _round(settings, client, payload, trainer, "warm", meter)
         for number in range(1, settings.rounds + 1):
             _say(f"round {number} of {settings.rounds}: {settings.micro_batches} micro-batches")

@@ -16,7 +16,8 @@ class SmallBenchSettings(msgspec.Struct, frozen=True, kw_only=True):
         rounds: Rounds, after one that does not count.
         in_flight: Stage calls under way at once.
         slots: Slots of the daemon's pool.
-        cap: Micro-batches that the trainer may have ahead of the one that it takes; 0 for any number.
+        cap: Micro-batches that the trainer may have ahead of the one that it takes; 0 for any number. By default
+            as many as are in flight: of this size, a device has room for them.
     """
 
     payload_kib: float = 16.0
@@ -24,7 +25,7 @@ class SmallBenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = 9
     in_flight: int = 8
     slots: int = 16
-    cap: int = 1
+    cap: int = 8
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -58,6 +59,8 @@ class SmallBenchResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         per_s: Micro-batches a second.
         per_s_spread: Over the rounds.
+        per_s_cap_1: The same with a cap of one, a trainer's default: each micro-batch is asked for when
+            the one before is taken.
         cpu_s_per_1000: Seconds of CPU of each process for 1000 micro-batches.
         cpu_s_per_1000_spread: Over the rounds.
         payload_bytes: Bytes of a micro-batch.
@@ -70,6 +73,7 @@ class SmallBenchResult(msgspec.Struct, frozen=True, kw_only=True):
 
     per_s: float
     per_s_spread: tuple[float, float]
+    per_s_cap_1: float
     cpu_s_per_1000: dict[str, float]
     cpu_s_per_1000_spread: dict[str, tuple[float, float]]
     payload_bytes: int

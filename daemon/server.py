@@ -174,25 +174,27 @@ class Server:
         if parent_fd is not None:
             poller.register(parent_fd, zmq.POLLIN)
         while not self._is_over():
-            ready = {source for source, _ in poller.poll(self._poll_ms())}
+            due = self._ledger.next_deadline()
+            poll_ms = milliseconds_until((due, self._stop_at), time.monotonic())
+            ready = {source for source, _ in poller.poll(poll_ms)}
             if parent_fd is not None and parent_fd in ready:
                 poller.unregister(parent_fd)
                 self._stop()
-            self._take_signals()
-            self._turn(ready)
+            if self._signal_end in ready:
+                self._take_signals()
+            self._turn(ready, due)
 
-    def _turn(self, ready: set[object]) -> None:
+    def _turn(self, ready: set[object], due: float | None) -> None:
         for event in self._mailbox.take():
             event()
+        self._executor.flush()
         if self._trainer.socket in ready:
             self._receive(Channel.TRAINER, self._trainer, decode_trainer_request, self._ledger.trainer)
         if self._control.socket in ready:
             self._receive(Channel.CONTROL, self._control, decode_control_request, self._ledger.control)
-        self._perform(self._ledger.tick(time.monotonic()))
-        self._executor.flush()
-
-    def _poll_ms(self) -> int | None:
-        return milliseconds_until((self._ledger.next_deadline(), self._stop_at), time.monotonic())
+        if due is not None and due <= (now := time.monotonic()):
+            self._perform(self._ledger.tick(now))
+            self._executor.flush()
 
     def _receive(
         self,
@@ -210,6 +212,7 @@ class Server:
                     self._perform(self._ledger.unreadable(sender, str(error)))
                 else:
                     self._perform(handle(sender, request, time.monotonic()))
+        self._executor.flush()
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -163,7 +163,7 @@ class StagingClient:
         if isinstance(reply, Refused):
             return Refusal(key, reply.code, reply.words)
         seconds = time.monotonic() - started
-        return Staged(key, payload.manifest.payload_bytes, seconds, reply.state, sending.report())
+        return Staged(key, payload.manifest.payload_bytes, seconds, reply.state, sending.wire_bytes)
 
     def _eager_body(self, payload: Payload, limits: Limits) -> bytes:
         """Returns what may travel with the offer: the whole body of a small micro-batch, or nothing."""

@@ -6,7 +6,7 @@ import dataclasses
 
 from forebay.wire import MicroBatchState, RefusalCode
 
-from .payload import LeafReport
+from .payload import LeafReport, WireBytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -19,14 +19,19 @@ class Staged:
         state: Where it was when the daemon answered; an answer to a repeated call may say that it is on the device
             or consumed by now, or was dropped or lost since.
         seconds: From the call to the publication.
-        leaves: How each leaf has travelled; without wire bytes if all of it came with the offer.
+        wire_bytes: What has left for each leaf; `leaves` tells it.
     """
 
     key: str
     payload_bytes: int
     seconds: float
     state: MicroBatchState = MicroBatchState.READY
-    leaves: tuple[LeafReport, ...] = ()
+    wire_bytes: WireBytes | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    @property
+    def leaves(self) -> tuple[LeafReport, ...]:
+        """How each leaf has travelled; without wire bytes if all of it came with the offer."""
+        return () if self.wire_bytes is None else self.wire_bytes.report()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from .chunk_sender import ChunkSender, StopSignal
 from .closing import in_own_thread, outlast
 from .codec_choice import choose_codecs, needs_samples
 from .pace import Pace
-from .payload import LeafReport, Payload, WireBytes
+from .payload import Payload, WireBytes
 from .settings import load_orchestrator_settings
 
 
@@ -105,13 +105,14 @@ class Sending:
 
     Attributes:
         payload_bytes: Bytes of all leaves.
+        wire_bytes: What has left of each; it changes until the sending is over.
     """
 
     def __init__(self, wire: Wire, payload: Payload, endpoint: Callable[[], str]) -> None:
         self._wire = wire
         self._payload: Payload | None = payload
         self.payload_bytes = payload.manifest.payload_bytes
-        self._wire_bytes = WireBytes(payload)
+        self.wire_bytes = WireBytes(payload)
         self._endpoint = endpoint
         self._grant: Granted | None = None
         self._task: asyncio.Task[None] | None = None
@@ -142,7 +143,7 @@ class Sending:
             self._has_turn = True
             try:
                 sender = self._wire.sender(self._endpoint())
-                await in_own_thread(sender.send, payload, grant, stop, self._wire_bytes)
+                await in_own_thread(sender.send, payload, grant, stop, self.wire_bytes)
             finally:
                 self._has_turn = False
 
@@ -162,10 +163,6 @@ class Sending:
             stop.close()
         if not task.cancelled():
             task.result()
-
-    def report(self) -> tuple[LeafReport, ...]:
-        """Tells how each leaf has travelled; once nothing is sent any more."""
-        return self._wire_bytes.report()
 
     @property
     def is_done(self) -> bool:

@@ -11,7 +11,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         source: Path of the sender's data.
         target: Path of the receiver's warm memory; empty where a daemon receives.
-        folder: For files of the child's own; removed after the run.
+        folder: For files of its own, of TransferQueue's receiver alone; removed after the run.
         keeps_freed: Whether its allocator is to keep what is freed.
         codec: How Forebay's client is to let arrays travel.
         connections: That Forebay's client is to make for bulk data.

@@ -18,7 +18,7 @@ def small(
     rounds: Annotated[int, typer.Option(help="rounds, after one that does not count")] = 9,
     in_flight: Annotated[int, typer.Option(help="stage calls under way at once")] = 8,
     slots: Annotated[int, typer.Option(help="slots of the daemon's pool")] = 16,
-    cap: Annotated[int, typer.Option(help="micro-batches ahead in the trainer; 0 = any number")] = 1,
+    cap: Annotated[int, typer.Option(help="micro-batches ahead in the trainer; 0 = any number")] = 8,
     json: Json = False,
 ) -> None:
     """Small micro-batches: how many a second go from their offer to being consumed, and what they cost."""
@@ -39,7 +39,10 @@ def small(
 
 def _print_table(result: SmallBenchResult, console: Console) -> None:
     low, high = result.per_s_spread
-    rows = [("per_s", f"{result.per_s:.0f}", f"{low:.0f} to {high:.0f} over {len(result.rounds)} rounds")]
+    rows = [
+        ("per_s", f"{result.per_s:.0f}", f"{low:.0f} to {high:.0f} over {len(result.rounds)} rounds"),
+        ("per_s_cap_1", f"{result.per_s_cap_1:.0f}", "with a cap of one on the device"),
+    ]
     for name, cpu_s in result.cpu_s_per_1000.items():
         low, high = result.cpu_s_per_1000_spread[name]
         rows.append(("cpu_s_per_1000", f"{cpu_s:.3f}", f"{name}; {low:.3f} to {high:.3f}"))

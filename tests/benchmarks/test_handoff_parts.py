@@ -76,17 +76,14 @@ def test_a_publication_is_noted_and_written(shm_dir: Path, monkeypatch: pytest.M
     file.close()
 
 
-def test_a_view_transfer_notes_each_micro_batch_and_hands_out_no_views() -> None:
-    transfer = ViewTransfer()
+def test_a_view_transfer_hands_out_no_views() -> None:
     payload = {"x": np.arange(10, dtype=np.int32), "pad_id": 0}
-    with StagingQueue(transfer, settings=TrainerSettings(stage_batch="stage")) as queue:
-        before = time.monotonic_ns()
+    with StagingQueue(ViewTransfer(), settings=TrainerSettings(stage_batch="stage")) as queue:
         for key in ("a", "b"):
             queue.stage(payload, key=key)
             with queue.take(key) as batch:
                 assert batch.tree == {"x": "['x']", "pad_id": 0}
                 assert batch.host_bytes == 40
-    assert before <= transfer.views_at_ns[0] < transfer.views_at_ns[1] <= time.monotonic_ns()
 
 
 def test_a_meter_counts_a_process_by_its_own_clock() -> None:

@@ -93,8 +93,9 @@ def test_a_missing_peer_is_skipped_and_said(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.usefixtures("shm_dir")
-def test_an_interrupted_run_leaves_no_process_and_no_pool(how: signal.Signals) -> None:
-    process = subprocess.Popen([sys.executable, "-c", ENDLESS], stderr=subprocess.PIPE, text=True)
+def test_an_interrupted_run_leaves_no_process_and_no_file(how: signal.Signals, tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", ENDLESS], stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
     for line in process.stderr:
         if "round 1 of" in line:
@@ -107,6 +108,7 @@ def test_an_interrupted_run_leaves_no_process_and_no_pool(how: signal.Signals) -
     process.stderr.close()
     _, alive = psutil.wait_procs(children, timeout=60)
     assert not alive
+    assert not list(tmp_path.iterdir())
 
 
 def test_too_little_shared_memory_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

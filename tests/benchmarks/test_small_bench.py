@@ -58,7 +58,7 @@ def test_the_table_fits_a_narrow_terminal() -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines[:4]] == ["per_s", *["cpu_s_per_1000"] * 3]
+    assert [line.split()[0] for line in lines[:5]] == ["per_s", "per_s_cap_1", *["cpu_s_per_1000"] * 3]
     assert all(line.startswith("bench small: ") for line in done.stderr.splitlines())
 
 
