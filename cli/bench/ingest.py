@@ -14,6 +14,7 @@ from .shared import Json, PayloadMib, interruptible, print_figures, tell
 
 _RATIOS = {
     "over_raw_tcp": "forebay_tcp beside raw_tcp; 1 is as fast",
+    "over_raw_tcp_pieces": "beside the fastest form of raw TCP",
     "over_raw_unix": "forebay_ipc beside raw_unix",
     "over_grpc_unary": "forebay_tcp beside grpc_unary; 2 is twice as fast",
     "over_grpc_stream": "forebay_tcp beside grpc_stream",
