@@ -83,17 +83,18 @@ def compare_leaves(settings: IngestBenchSettings) -> list[float]:
 
 
 def compare_sizes(settings: IngestBenchSettings) -> list[float]:
-    """Returns seconds a byte of a large micro-batch over those of a small one, of each pair."""
+    """Returns seconds a byte of a large micro-batch over those of small ones with as many bytes, of each pair."""
     small, large = (Size.of(mib, settings.leaves) for mib in settings.linear_mib)
     say(f"linear: {settings.pairs} pairs of {large.nbytes / MIB:g} MiB and {small.nbytes / MIB:g} MiB")
-    return [
-        (large_s / large.nbytes) / (small_s / small.nbytes)
-        for large_s, small_s in _in_pairs(large, small, settings)
-    ]
+    small_count = max(1, large.nbytes // small.nbytes)
+    pairs = _in_pairs(large, small, settings, other_count=small_count)
+    return [(large_s / large.nbytes) / (small_s / (small_count * small.nbytes)) for large_s, small_s in pairs]
 
 
-def _in_pairs(one: Size, other: Size, settings: IngestBenchSettings) -> list[tuple[float, float]]:
-    """Stages two sizes in turn through one daemon."""
+def _in_pairs(
+    one: Size, other: Size, settings: IngestBenchSettings, *, other_count: int = 1
+) -> list[tuple[float, float]]:
+    """Stages two sizes in turn through one daemon, the other one so many times each; returns their seconds."""
     largest = max(one, other, key=lambda size: size.nbytes)
     with (
         _source(largest) as source,
@@ -103,7 +104,7 @@ def _in_pairs(one: Size, other: Size, settings: IngestBenchSettings) -> list[tup
         way = DaemonWay("forebay_tcp", sender, daemon)
         for size in (one, other):
             way.send(size)
-        return [(way.send(one), way.send(other)) for _ in range(settings.pairs)]
+        return [(way.send(one), sum(way.send(other) for _ in range(other_count))) for _ in range(settings.pairs)]
 
 
 def daemon_memory(settings: IngestBenchSettings) -> dict[str, float]:

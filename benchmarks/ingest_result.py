@@ -123,7 +123,7 @@ class IngestBenchResult(msgspec.Struct, frozen=True, kw_only=True):
         over_transfer_queue: The same of TransferQueue.
         leaves_64_over_1: Throughput with many leaves over that with one, through one daemon. Named after the
             default of `many_leaves`.
-        linear: Seconds a GB of the larger micro-batch over those of the smaller one.
+        linear: Seconds a GB of the larger micro-batch over those of as many smaller ones as have its bytes.
         daemon_private_mib: Most private MiB of a fresh daemon that were seen, by the MiB of its two micro-batches.
         daemon_private_mib_max: The greatest of them.
         first_over_steady: Seconds of a fresh daemon's first micro-batch over the median of its fifth to tenth. The

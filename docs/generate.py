@@ -9,6 +9,7 @@ import dataclasses
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from forebay.wire import DTYPES, MICRO_BATCH_TRANSITIONS, REFUSAL_MEANINGS, sett
 
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- made from the code: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_WIDTH = 118
 SETTING_HEADER = ("type", "default", "range", "meaning", "where the default came from")
 
 
@@ -118,11 +120,12 @@ def performance_run() -> str:
     run = _performance()
     machine = run["machine"]
     software = ", ".join(f"{name} {version}" for name, version in machine["software"].items())
-    return (
+    told = (
         f"`./dev run {run['command'].removeprefix('forebay ')}`, {run['date']}, {run['took_s']:.0f} s, on a"
         f" virtual machine with {machine['cores']} cores of {machine['processor']}, {machine['memory_gib']:g} GiB,"
-        f" Linux {machine['kernel']}, huge pages for shared memory: {machine['huge_pages']}. {software}.\n"
+        f" Linux {machine['kernel']}, huge pages for shared memory: {machine['huge_pages']}. {software}."
     )
+    return textwrap.fill(told, _WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def performance_goals() -> str:
