@@ -74,7 +74,6 @@ class Server:
         self._was_signalled = False
         me = this_peer("forebay daemon")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._mailbox = Mailbox()
         self._pool = Pool(
             Path(settings.pool),
             slot_count=settings.slots,
@@ -86,6 +85,8 @@ class Server:
         with contextlib.ExitStack() as undo:
             undo.callback(self._pool.close, keep=settings.keep_pool or bool(found.occupied))
             undo.callback(self._context.term)
+            self._mailbox = Mailbox()
+            undo.callback(self._mailbox.close)
 
             def bind(name: str) -> Endpoint:
                 endpoint = Endpoint(

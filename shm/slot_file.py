@@ -83,9 +83,9 @@ class SlotFile:
 
     def remap(self) -> None:
         """Takes the mapping that `reserve` made into use. Views of the old one stay valid."""
-        if self._grown is not None:
-            self._use(self._grown)
-            self._grown = None
+        grown, self._grown = self._grown, None
+        if grown is not None:
+            self._use(grown)
 
     def _use(self, memory: mmap.mmap) -> None:
         self._memory = memory

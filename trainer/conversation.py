@@ -190,6 +190,7 @@ class Conversation:
             case Lend():
                 self._lent(reply)
             case KeyGone():
+                self._stated = None  # whoever wants it again is to be told again
                 self._holdings.gone(reply)
             case Done(id=confirmed):
                 self._unconfirmed.pop(confirmed, None)
