@@ -104,7 +104,6 @@ def call_of(stranger: Stranger, **more: Any) -> Call:
         (b"\xdd\xff\xff\xff\xff",),
         (b"x", b"y"),
         (b"",) * 10,
-        (encode_message(Hello(version=PROTOCOL_VERSION, peer=PEER)), b""),
         (encode_message(Refused(code=RefusalCode.VERSION, words="")),),
         (msgspec.msgpack.encode({"type": "call", "call": ["x" * 65, 1]}),),
     ],
@@ -115,11 +114,21 @@ def test_what_is_no_message_is_refused_counted_and_the_worker_serves_on(
 ) -> None:
     for _ in range(3):
         stranger.send(*frames)
-        answer = stranger.hear()
-        assert isinstance(answer, Refused)
-        assert answer.code is RefusalCode.BAD_REQUEST
-    assert stranger.status().counters == {"refused_bad_request": 3}
+        for _ in frames:
+            answer = stranger.hear()
+            assert isinstance(answer, Refused)
+            assert answer.code is RefusalCode.BAD_REQUEST
+    assert stranger.status().counters == {"refused_bad_request": 3 * len(frames)}
     assert talk(target.endpoint, lambda handle: handle.train_step(payload(1))).value["number"] == 1
+
+
+def test_garbage_beside_a_good_message_is_refused_and_the_good_one_is_answered(
+    target: Served, stranger: Stranger
+) -> None:
+    stranger.send(b"", encode_message(Hello(id=3, version=PROTOCOL_VERSION, peer=PEER)), b"x")
+    answers = [stranger.hear() for _ in range(3)]
+    assert [type(answer) for answer in answers] == [Refused, WorkerWelcome, Refused]
+    assert stranger.status().counters == {"refused_bad_request": 2}
 
 
 def test_a_message_that_is_larger_than_any_may_be_cuts_its_connection_and_no_other(
