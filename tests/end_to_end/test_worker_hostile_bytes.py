@@ -122,9 +122,8 @@ def test_what_is_no_message_is_refused_counted_and_the_worker_serves_on(
     assert talk(target.endpoint, lambda handle: handle.train_step(payload(1))).value["number"] == 1
 
 
-def test_garbage_beside_a_good_message_is_refused_and_the_good_one_is_answered(
-    target: Served, stranger: Stranger
-) -> None:
+@pytest.mark.usefixtures("target")
+def test_garbage_beside_a_good_message_is_refused_and_the_good_one_is_answered(stranger: Stranger) -> None:
     stranger.send(b"", encode_message(Hello(id=3, version=PROTOCOL_VERSION, peer=PEER)), b"x")
     answers = [stranger.hear() for _ in range(3)]
     assert [type(answer) for answer in answers] == [Refused, WorkerWelcome, Refused]
