@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from forebay.shm import SlotState
+from forebay.shm import Outcome, SlotState
 from forebay.wire import Arrivals, Message
 
 
@@ -69,6 +69,13 @@ class WriteState:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class WriteOutcome:
+    """Record in the journal what became of a micro-batch."""
+
+    outcome: Outcome
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class AwaitWriters:
     """Go on when nobody writes any more to a slot that was being filled; a chunk's time at most."""
 
@@ -106,4 +113,15 @@ class Log:
     fields: dict[str, object]
 
 
-Action = Reply | ReserveSlot | WriteLoan | WriteBody | WriteState | AwaitWriters | WatchHolder | ForgetHolder | Log
+Action = (
+    Reply
+    | ReserveSlot
+    | WriteLoan
+    | WriteBody
+    | WriteState
+    | WriteOutcome
+    | AwaitWriters
+    | WatchHolder
+    | ForgetHolder
+    | Log
+)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from forebay.shm import SlotEvent, SlotState, SlotTable
+from forebay.shm import Outcome, SlotEvent, SlotState, SlotTable
 from forebay.wire import (
     GONE,
     Arrivals,
@@ -25,9 +25,12 @@ from forebay.wire import (
     Refused,
 )
 
-from .actions import Action, Address, AwaitWriters, Level, Log, Reply, WriteState
-from .micro_batch import MicroBatch
+from .actions import Action, Address, AwaitWriters, Level, Log, Reply, WriteOutcome, WriteState
+from .micro_batch import MicroBatch, recalled_batch
 from .train_queue import TrainQueue
+
+_LASTING = frozenset({RefusalCode.REPLACED, RefusalCode.DROPPED})
+"""Refusals that also the next daemon repeats; the others were for want of something that it may have."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -103,6 +106,7 @@ class Book:
         self._awaiting: dict[tuple[str, str], dict[tuple[Address, int], Awaiting]] = {}
         self._sequence = 0
         self._actions: list[Action] = []
+        self._records: list[Action] = []
 
     # Actions.
 
@@ -120,9 +124,25 @@ class Book:
         self.do(Log(level, event, fields))
 
     def take_actions(self) -> list[Action]:
-        """Returns what was decided since the last call."""
-        actions, self._actions = self._actions, []
+        """Returns what was decided since the last call.
+
+        Outcomes come first: a daemon that is killed in the middle has then recorded what became of a micro-batch
+        before its slot is free and before anybody was told.
+        """
+        actions, self._actions, self._records = [*self._records, *self._actions], [], []
         return actions
+
+    def record(self, batch: MicroBatch, **fields: Any) -> None:
+        """Has something about a micro-batch remembered beyond the end of this daemon; see `Outcome`."""
+        fields = {"state": batch.state, "words": batch.reason} | fields
+        outcome = Outcome(
+            queue=batch.queue,
+            key=batch.key,
+            attempt=batch.attempt,
+            was_published=batch.was_published,
+            **fields,
+        )
+        self._records.append(WriteOutcome(outcome))
 
     def refuse(self, to: Address | None, request_id: int, code: RefusalCode, words: str) -> None:
         """Refuses a request and counts it."""
@@ -138,8 +158,20 @@ class Book:
         attempt = (batch.queue, batch.key, batch.attempt)
         refusal = Refused(id=batch.offer_id, code=code, words=words)
         _remember(self._refused, attempt, refusal, self.settings.remembered_keys)
+        if code in _LASTING:
+            self.record(batch, code=code, words=words)
         if not batch.was_published:
             self.refuse(batch.sender, batch.offer_id, code, words)
+
+    def recall(self, outcome: Outcome, now: float) -> None:
+        """Remembers what a journal says of a micro-batch that is over."""
+        if outcome.code is not None:
+            attempt = (outcome.queue, outcome.key, outcome.attempt)
+            refusal = Refused(code=outcome.code, words=outcome.words)
+            _remember(self._refused, attempt, refusal, self.settings.remembered_keys)
+            return
+        batch = recalled_batch(outcome, now)
+        _remember(self._finished, (batch.queue, batch.key), batch, self.settings.remembered_keys)
 
     # Looking up.
 
@@ -225,6 +257,8 @@ class Book:
         if self.batches.get(key) is batch:
             del self.batches[key]
         _remember(self._finished, key, batch, self.settings.remembered_keys)
+        if not batch.fell_silent:  # its attempt may still go on
+            self.record(batch)
         self.counters[f"finished_{batch.state}"] += 1
         if batch.state in GONE:
             self.log(

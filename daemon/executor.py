@@ -26,6 +26,7 @@ from .actions import (
     WatchHolder,
     WriteBody,
     WriteLoan,
+    WriteOutcome,
     WriteState,
 )
 from .background import SlotGrower, watch_lock
@@ -64,6 +65,7 @@ class Executor:
             WriteState: self._write_state,
             WriteLoan: self._write_loan,
             WriteBody: self._write_body,
+            WriteOutcome: self._write_outcome,
             ReserveSlot: self._reserve,
             AwaitWriters: self._await_writers,
             WatchHolder: self._watch,
@@ -107,6 +109,9 @@ class Executor:
 
     def _write_body(self, action: WriteBody) -> None:
         self._pool.files[action.slot].body(0, len(action.body))[:] = action.body
+
+    def _write_outcome(self, action: WriteOutcome) -> None:
+        self._pool.outcomes.write(action.outcome)
 
     def _reserve(self, action: ReserveSlot) -> None:
         self._grower.grow(self._pool.files[action.slot], action.file_bytes)

@@ -5,7 +5,9 @@ Events go in (a message, a chunk, a lock that became free, a tick), each with th
 
 from __future__ import annotations
 
-from forebay.shm import SlotState, SlotTable
+from collections.abc import Sequence
+
+from forebay.shm import Outcome, SlotTable
 from forebay.wire import (
     GONE,
     PROTOCOL_VERSION,
@@ -35,8 +37,9 @@ from forebay.wire import (
 
 from .actions import Action, Address, Level, Reply
 from .book import Book, LedgerSettings
+from .inheritance import Inheritance
 from .lending import Lending
-from .micro_batch import FoundSlot, MicroBatch, found_batch
+from .micro_batch import FoundSlot, MicroBatch
 from .staging import Staging
 from .status import describe
 
@@ -93,17 +96,9 @@ class Ledger:
         on_its_way = (MicroBatchState.OFFERED, MicroBatchState.FILLING)
         return any(batch.slot >= 0 and batch.state in on_its_way for batch in self._book.batches.values())
 
-    def adopt(self, found_slots: list[FoundSlot], now: float) -> list[Action]:
-        """Takes over what an adopted pool holds; called once, before any other event."""
-        for found in sorted(found_slots, key=lambda found: found.sequence):
-            batch = found_batch(found, now)
-            self._book.next_sequence(at_least=found.sequence)
-            self._book.batches[batch.queue, batch.key] = batch
-            if self._book.slots[found.index].state is SlotState.READY:
-                self._book.queue(batch.queue).insert(batch)
-            else:
-                self._lending.adopt(found, batch, now)
-            self._book.log(Level.INFO, "adopt", queue=batch.queue, key=batch.key, slot=batch.slot)
+    def adopt(self, found_slots: Sequence[FoundSlot], outcomes: Sequence[Outcome], now: float) -> list[Action]:
+        """Takes over what an adopted pool holds, slots and journal; called once, before any other event."""
+        Inheritance(outcomes).enter(self._book, self._lending, found_slots, now)
         return self._book.take_actions()
 
     # Events from peers.

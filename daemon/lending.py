@@ -54,6 +54,10 @@ class Lending:
             words = "the queue's or holder's name is too long, empty, or has odd characters"
             book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
             return False
+        if not all(self._are_names(*entry) for entry in request.on_device):
+            words = f"a key or attempt on the device is longer than {book.settings.limits.max_key_bytes} bytes"
+            book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
+            return False
         elsewhere = self._by_holder.get(request.holder)
         if elsewhere is not None and elsewhere[0].name != request.queue:
             words = f"this holder is attached to queue {elsewhere[0].name!r}; a lock stands for one attachment"
@@ -117,6 +121,7 @@ class Lending:
             return False
         batch = on_device_batch(queue.name, key, attempt, now)
         book.batches[queue.name, key] = attachment.on_device[key] = batch
+        book.record(batch, holder=attachment.holder)
         if known in queue.ready:
             queue.remove(known)
             book.give_back_slot(known, SlotEvent.DROP)
@@ -184,6 +189,7 @@ class Lending:
         if batch is not None:
             attachment.on_device[batch.key] = batch
             self._book.move(batch, MicroBatchEvent.PROMOTE, now)
+            self._book.record(batch, holder=attachment.holder)
         self._book.do(Reply(address, Done(id=request.id)))
         return batch is not None
 
@@ -191,6 +197,10 @@ class Lending:
         """Hears that a micro-batch is consumed or given up; returns whether a slot became FREE."""
         found = self._attached(address, request.holder, request.id)
         if found is None:
+            return False
+        if not self._are_names(request.key, request.attempt):
+            words = f"key and attempt need at most {self._book.settings.limits.max_key_bytes} bytes"
+            self._book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
             return False
         queue, attachment = found
         batch = self._release(attachment, request.slot, request.generation) if request.slot >= 0 else None
@@ -247,7 +257,8 @@ class Lending:
         self._lose_on_device(attachment, now, reason)
         self._book.log(Level.INFO, "detach", queue=queue.name, peer=who.name, pid=who.pid)
         self._book.do(ForgetHolder(holder))
-        queue.attachment = None
+        if queue.attachment is attachment:
+            queue.attachment = None
 
     def _lose_on_device(self, attachment: Attachment, now: float, reason: str) -> None:
         for batch in attachment.on_device.values():
@@ -256,11 +267,22 @@ class Lending:
 
     def adopt(self, found: FoundSlot, batch: MicroBatch, now: float) -> None:
         """Takes over a slot that a dead daemon had lent; its trainer attaches again, or is found dead."""
-        queue = self._book.queue(batch.queue)
-        if found.holder not in self._by_holder:
+        self._known_holder(batch.queue, found.holder, now).lent[found.index] = batch
+
+    def adopt_on_device(self, holder: str, batch: MicroBatch, now: float) -> None:
+        """Takes over what a dead daemon knew to be on a trainer's device."""
+        self._book.batches[batch.queue, batch.key] = batch
+        self._known_holder(batch.queue, holder, now).on_device[batch.key] = batch
+
+    def _known_holder(self, queue_name: str, holder: str, now: float) -> Attachment:
+        if holder not in self._by_holder:
             unknown = Peer(name="a trainer from before the restart", pid=0, host="")
-            self._attachment(queue, found.holder, unknown, now)
-        self._by_holder[found.holder][1].lent[found.index] = batch
+            self._attachment(self._book.queue(queue_name), holder, unknown, now)
+        return self._by_holder[holder][1]
+
+    def _are_names(self, key: str, attempt: str) -> bool:
+        # A key that was trained by another way has no attempt.
+        return self._book.is_name(key) and (not attempt or self._book.is_name(attempt))
 
     def _attached(self, address: Address, holder: str, request_id: int) -> tuple[TrainQueue, Attachment] | None:
         found = self._by_holder.get(holder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from forebay.shm import Envelope, file_bytes_for
+from forebay.shm import Envelope, Outcome, file_bytes_for
 from forebay.wire import (
     MICRO_BATCH_TRANSITIONS,
     Arrivals,
@@ -137,6 +137,19 @@ def found_batch(found: FoundSlot, now: float) -> MicroBatch:
         was_published=True,
         slot=found.index,
         generation=found.generation,
+        since=now,
+    )
+
+
+def recalled_batch(outcome: Outcome, now: float) -> MicroBatch:
+    """Makes the micro-batch that a journal tells of; nothing is left of it but that."""
+    return MicroBatch(
+        queue=outcome.queue,
+        key=outcome.key,
+        attempt=outcome.attempt,
+        state=outcome.state,
+        reason=outcome.words,
+        was_published=outcome.was_published,
         since=now,
     )
 

@@ -78,12 +78,14 @@ class Server:
             Path(settings.pool),
             slot_count=settings.slots,
             slot_bytes=settings.slot_initial_bytes,
+            remembered_keys=settings.remembered_keys,
             peer=me,
             epoch=epoch,
         )
         found = found_slots(self._pool)
         with contextlib.ExitStack() as undo:
-            undo.callback(self._pool.close, keep=settings.keep_pool or bool(found.occupied))
+            is_adopted = bool(found.occupied or self._pool.outcomes.found)
+            undo.callback(self._pool.close, keep=settings.keep_pool or is_adopted)
             undo.callback(self._context.term)
             self._mailbox = Mailbox()
             undo.callback(self._mailbox.close)
@@ -139,7 +141,7 @@ class Server:
             trainer_endpoint=self._trainer.address,
             pool=str(self._pool.path),
         )
-        self._perform(self._ledger.adopt(found.occupied, now))
+        self._perform(self._ledger.adopt(found.occupied, self._pool.outcomes.take_found(), now))
 
     # On the threads that receive.
 

@@ -278,6 +278,8 @@ class Staging:
         for batch in self._book.batches.values():
             if batch.queue == request.queue and self._is_with_trainer(batch):
                 batch.was_reset = True
+                if batch.slot >= 0:  # what is on the device never comes back
+                    self._book.record(batch, was_reset=True)
             elif batch.queue == request.queue:
                 dropped.append(batch)
         for batch in dropped:

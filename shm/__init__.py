@@ -27,6 +27,7 @@ from .memory import (
     shm_full,
     touch_pages,
 )
+from .outcomes import JOURNAL_NAME, Outcome, OutcomeJournal, read_outcomes
 from .pool import HOLDERS_NAME, LOCK_NAME, Pool, PoolHeader, holder_path, read_pool_header, remove_orphan
 from .slot_file import SlotFile, SlotView, slot_path
 from .slot_table import IllegalTransitionError, Slot, SlotTable
@@ -37,6 +38,7 @@ __all__ = [
     "HEADER_BYTES",
     "HEADER_FIELDS",
     "HOLDERS_NAME",
+    "JOURNAL_NAME",
     "LAYOUT_VERSION",
     "LOCK_NAME",
     "SLOT_TRANSITIONS",
@@ -45,6 +47,8 @@ __all__ = [
     "FileLock",
     "IllegalTransitionError",
     "LockNote",
+    "Outcome",
+    "OutcomeJournal",
     "Pool",
     "PoolHeader",
     "Slot",
@@ -69,6 +73,7 @@ __all__ = [
     "read_envelope",
     "read_header",
     "read_note",
+    "read_outcomes",
     "read_pool_header",
     "remove_orphan",
     "reserve_pages",

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import mmap
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from .layout import BODY_OFFSET, LAYOUT_VERSION
 from .locations import make_private_folder
 from .locks import FileLock, is_held
 from .memory import free_bytes, shm_full
+from .outcomes import JOURNAL_NAME, OutcomeJournal
 from .slot_file import SlotFile, slot_path
 from .slot_table import Slot
 from .states import SlotState
@@ -57,8 +59,12 @@ class Pool:
         path: The folder; its parent must exist.
         slot_count: Slots wanted; an adopted pool may have more.
         slot_bytes: File size that every slot has at least.
+        remembered_keys: Finished keys that its journal of outcomes has room for.
         peer: This daemon, for whoever finds the pool locked.
         epoch: This run of the daemon.
+
+    Attributes:
+        outcomes: What became of the last micro-batches.
 
     Raises:
         HeldError: Another daemon is alive on this pool.
@@ -66,22 +72,31 @@ class Pool:
         HostError: The folder is not this user's, or a file in it is not a slot; what was found stays.
     """
 
-    def __init__(self, path: Path, *, slot_count: int, slot_bytes: int, peer: Peer, epoch: str) -> None:
+    def __init__(
+        self, path: Path, *, slot_count: int, slot_bytes: int, remembered_keys: int, peer: Peer, epoch: str
+    ) -> None:
         self.path = path
         self._lock = _lock_folder(path, peer)
         self.files: list[SlotFile] = []
         found = _present_slots(path)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._give_up, found)
             self._reserve(slot_count, max(slot_bytes, BODY_OFFSET))
+            self.outcomes = OutcomeJournal(path, keys=remembered_keys)
+            undo.callback(self.outcomes.close)
             self._describe(epoch)
-        except BaseException:
-            for index in _present_slots(path).keys() - found.keys():
-                slot_path(path, index).unlink()
-            self.close(keep=bool(found))
-            raise
+            undo.pop_all()
 
     def __repr__(self) -> str:
         return f"Pool({str(self.path)!r}, {len(self.files)} slots)"
+
+    def _give_up(self, found: Mapping[int, int]) -> None:
+        """Leaves what was found, and nothing else, after a start that failed."""
+        for index in _present_slots(self.path).keys() - found.keys():
+            slot_path(self.path, index).unlink()
+        for file in self.files:
+            file.close()
+        self._let_go(keep=bool(found))
 
     def _reserve(self, slot_count: int, slot_bytes: int) -> None:
         present = _present_slots(self.path)
@@ -141,6 +156,10 @@ class Pool:
         """
         for file in self.files:
             file.close()
+        self.outcomes.close()
+        self._let_go(keep=keep)
+
+    def _let_go(self, *, keep: bool) -> None:
         if keep or not self._lock.is_in_place():
             # Not in place: somebody removed the folder, and what lies there now may be another daemon's.
             self._lock.close()
@@ -150,7 +169,8 @@ class Pool:
         self._remove_holders()
         for index in _present_slots(self.path):
             slot_path(self.path, index).unlink(missing_ok=True)
-        (self.path / HEADER_NAME).unlink(missing_ok=True)
+        for name in (JOURNAL_NAME, HEADER_NAME):
+            (self.path / name).unlink(missing_ok=True)
         self._lock.close(remove=True)
         # Foreign files, or a daemon that just came, keep the folder.
         with contextlib.suppress(OSError):

@@ -28,12 +28,13 @@ from forebay.daemon.actions import (
     WatchHolder,
     WriteBody,
     WriteLoan,
+    WriteOutcome,
     WriteState,
 )
 from forebay.daemon.book import LedgerSettings
 from forebay.daemon.ledger import Ledger
 from forebay.daemon.micro_batch import FoundSlot
-from forebay.shm import Envelope, Slot, SlotState, SlotTable
+from forebay.shm import Envelope, Outcome, Slot, SlotState, SlotTable
 from forebay.wire import (
     PROTOCOL_VERSION,
     Abandon,
@@ -119,6 +120,7 @@ class Driver:
         self.watched: list[str] = []
         self.forgotten: list[str] = []
         self.logs: list[Log] = []
+        self.journal: list[Outcome] = []
         self._inboxes: dict[Address, list[Message]] = collections.defaultdict(list)
         self._ids = itertools.count(1)
         self._epochs = itertools.count(1)
@@ -166,7 +168,7 @@ class Driver:
                 )
         self.slots = SlotTable(list(self.slots))
         self._new_ledger()
-        self.perform(self.ledger.adopt(found, self.now))
+        self.perform(self.ledger.adopt(found, self.journal, self.now))
 
     # The executor.
 
@@ -188,7 +190,7 @@ class Driver:
         match action:
             case Reply(to=to, message=message):
                 self._inboxes[to].append(message)
-            case WriteLoan() | WriteBody() | WriteState():
+            case WriteLoan() | WriteBody() | WriteState() | WriteOutcome():
                 self._write(action)
             case ReserveSlot():
                 assert action.slot not in self.growing
@@ -202,7 +204,10 @@ class Driver:
             case Log():
                 self.logs.append(action)
 
-    def _write(self, action: WriteLoan | WriteBody | WriteState) -> None:
+    def _write(self, action: WriteLoan | WriteBody | WriteState | WriteOutcome) -> None:
+        if isinstance(action, WriteOutcome):
+            self.journal.append(action.outcome)
+            return
         header = self.headers[action.slot]
         match action:
             case WriteLoan():

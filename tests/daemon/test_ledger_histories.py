@@ -302,7 +302,6 @@ class LedgerHistories(RuleBasedStateMachine):
             return  # else no history would be long
         watched_before = set(self.driver.watched)
         self.driver.restart()
-        self.consumed.clear()
         self.chunks.clear()
         self.sender.say_hello()
         for name, trainer in list(self.trainers.items()):
@@ -310,9 +309,6 @@ class LedgerHistories(RuleBasedStateMachine):
                 self._attach_again(trainer)
                 continue
             del self.trainers[name]
-            # The new daemon knows nothing of what was on this one's device.
-            for lost in trainer.on_device:
-                self.ended[name, lost] += 1
             if trainer.holder in self.driver.watched:
                 trainer.die()
         assert set(self.driver.watched) <= watched_before
