@@ -16,7 +16,7 @@ from forebay.wire import HostError, Peer
 from .layout import BODY_OFFSET, LAYOUT_VERSION
 from .locations import make_private_folder
 from .locks import FileLock, is_held
-from .memory import free_bytes, shm_full
+from .memory import check_room, shm_full
 from .outcomes import JOURNAL_NAME, OutcomeJournal
 from .slot_file import SlotFile, slot_path
 from .slot_table import Slot
@@ -102,8 +102,7 @@ class Pool:
         present = _present_slots(self.path)
         count = max([slot_count, *(index + 1 for index in present)])
         need = sum(max(0, slot_bytes - present.get(index, 0)) for index in range(count))
-        if need > free_bytes(self.path):
-            raise shm_full(self.path, need)
+        check_room(self.path, need)
         for index in range(count):
             file = SlotFile(self.path, index)
             self.files.append(file)
@@ -226,7 +225,9 @@ def _lock_folder(path: Path, peer: Peer) -> FileLock:
 
 
 def _present_slots(path: Path) -> dict[int, int]:
-    """Returns index -> file bytes of the slot files in a pool's folder."""
+    """Returns index -> reserved bytes of the slot files in a pool's folder."""
     names = {file: file.name.removeprefix("slot-") for file in path.glob("slot-*")}
     indices = {file: int(digits) for file, digits in names.items() if digits.isdecimal()}
-    return {index: file.lstat().st_size for file, index in indices.items() if file == slot_path(path, index)}
+    return {
+        index: file.lstat().st_blocks * 512 for file, index in indices.items() if file == slot_path(path, index)
+    }

@@ -20,7 +20,7 @@ from .layout import (
     write_envelope,
     write_field,
 )
-from .memory import grow_mapped, reserve_pages
+from .memory import grow_mapped, reserve_pages, reserved_bytes
 from .states import SlotState
 
 
@@ -55,8 +55,8 @@ class SlotFile:
             head = os.pread(self._fd, HEADER_BYTES, 0)
             # The magic is written last: without it a daemon was killed before the header was whole.
             fresh = not any(head[: len(MAGIC)])
-            if not fresh:
-                read_header(memoryview(head))
+            if fresh or read_header(memoryview(head)).state is SlotState.FREE:
+                self._cut_holes()
             reserve_pages(self._fd, BODY_OFFSET, path=self._path)
             self._grown: mmap.mmap | None = None
             self._use(mmap.mmap(self._fd, 0))
@@ -70,6 +70,15 @@ class SlotFile:
     def file_bytes(self) -> int:
         """Bytes that are reserved and mapped."""
         return len(self._memory)
+
+    def _cut_holes(self) -> None:
+        """Takes back a growth that a killed daemon had begun; only FREE slots grow, and from the front.
+
+        A write to a page that cannot be had ends the process.
+        """
+        reserved = reserved_bytes(self._fd)
+        if reserved < os.fstat(self._fd).st_size:
+            os.ftruncate(self._fd, reserved)
 
     def reserve(self, file_bytes: int) -> None:
         """Reserves and touches pages up to a size. Slow; meant for a thread beside the loop.
