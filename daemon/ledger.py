@@ -1,6 +1,7 @@
 """The ledger: every decision of the daemon, without a socket, a mapping or a clock.
 
-Events go in (a message, a chunk, a lock that became free, a tick), each with the time; actions come out.
+Events go in (a message, a slot that is full, a lock that became free, a tick), each with the time; actions come
+out.
 """
 
 from __future__ import annotations

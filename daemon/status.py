@@ -21,7 +21,7 @@ def describe(book: Book, request_id: int, *, software: str, pool: str, started: 
         waiting_offers=len(book.waiting()),
         slots=tuple(_slots(book, now)),
         queues=tuple(_queue(queue, now) for queue in book.queues.values()),
-        counters=dict(book.counters + book.incoming.faults),
+        counters=dict(book.counters + book.incoming.faults()),
     )
 
 

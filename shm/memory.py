@@ -154,7 +154,8 @@ def keep_freed_memory(nbytes: int) -> None:
     know the call, and are left as they are.
 
     Args:
-        nbytes: At most as much stays with the process, and no piece up to half of it is mapped alone.
+        nbytes: At most as much stays at the end of each of the allocator's arenas, and no piece up to half of it
+            is mapped alone.
     """
     mallopt = getattr(_libc, "mallopt", None)
     if mallopt is not None:

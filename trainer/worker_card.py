@@ -78,5 +78,5 @@ class WorkerCard:
             failure=printable(engine.failure),
             draining=books.draining,
             calls=tuple(call.status(now) for call in books.unfinished),
-            counters=dict(books.counters + books.incoming.faults),
+            counters=dict(books.counters + books.incoming.faults()),
         )
