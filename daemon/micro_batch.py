@@ -39,6 +39,7 @@ class MicroBatch:
         sequence: Place in the queue, from its publication or from the entry that it replaced; 0 = none yet.
         was_published: Whether its bytes were ever complete.
         was_reset: Whether its queue was reset while the trainer held it; should it come back, it is dropped.
+        is_only_for_fitting: Whether a slot could not grow for it: it waits for one that is large enough already.
         fell_silent: Whether its lease ended while it was filling; its sender may go on where it can.
         slot: Slot index, or -1.
         generation: That slot's generation.
@@ -63,6 +64,7 @@ class MicroBatch:
     was_published: bool = False
     was_reset: bool = False
     fell_silent: bool = False
+    is_only_for_fitting: bool = False
     slot: int = -1
     generation: int = 0
     arrivals: Arrivals | None = None

@@ -183,7 +183,9 @@ class Staging:
     def serve_waiting(self, now: float) -> None:
         """Gives FREE slots to the offers that wait, oldest first."""
         for batch in self._book.waiting():
-            slot = self._supply.choose(batch.file_bytes)
+            slot = self._supply.choose(batch.file_bytes, may_grow=not batch.is_only_for_fitting)
+            if slot is None and batch.is_only_for_fitting:
+                continue  # what is too small for it may serve others
             if slot is None:
                 return
             self._book.loan(batch, slot.index)
@@ -202,10 +204,13 @@ class Staging:
         self._supply.grow_ahead()
 
     def reserve_failed(self, slot_index: int, words: str, now: float) -> None:
-        """Hears that a slot cannot grow; whoever needed it is refused with the reason."""
+        """Hears that a slot cannot grow; whoever needed it waits for one that fits, or is told why it got none."""
         self._supply.failed(slot_index, words)
         batch = self._grows_for(slot_index)
-        if batch is not None:
+        if batch is not None and batch.deadline > now and self._supply.has_fitting(batch.file_bytes):
+            batch.is_only_for_fitting = True
+            self._book.give_back_slot(batch, SlotEvent.ABANDON)
+        elif batch is not None:
             self._book.refuse_attempt(batch, RefusalCode.SHM_FULL, words)
             self._forget(batch, now, "shared memory is full")
         self.serve_waiting(now)
