@@ -10,7 +10,8 @@ from typing import Final
 
 import zmq
 
-from forebay.wire import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, Granted
+from forebay.sockets import ping
+from forebay.wire import Granted
 
 from .chunk_encoder import Chunk, ChunkEncoder
 from .link_rate import LinkRate
@@ -49,8 +50,7 @@ class ChunkSender:
         self._socket = context.socket(zmq.PUSH)
         self._socket.sndhwm = send_chunks
         self._socket.linger = 0
-        self._socket.heartbeat_ivl = HEARTBEAT_MS
-        self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+        ping(self._socket)
         # Chunks wait here, not in a pipe to nobody, while there is no connection.
         self._socket.immediate = True
         for _ in range(connections):

@@ -16,9 +16,8 @@ from collections.abc import Iterator
 import zmq
 
 from forebay.shm import this_peer
+from forebay.sockets import ping
 from forebay.wire import (
-    HEARTBEAT_MS,
-    HEARTBEAT_TIMEOUT_MS,
     PROTOCOL_VERSION,
     BrokenError,
     ClosedError,
@@ -76,8 +75,7 @@ class ServerLink:
         self._outbox: list[bytes] = []
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        self._socket.heartbeat_ivl = HEARTBEAT_MS
-        self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+        ping(self._socket)
         self._socket.linger = _LINGER_MS
         self._loop: asyncio.AbstractEventLoop | None = None
         self._talks = 0

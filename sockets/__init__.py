@@ -3,6 +3,7 @@
 from .bulk_receiver import BulkReceiver
 from .chunk_receiver import ChunkReceiver
 from .endpoint import Endpoint, control_frame_limit, milliseconds_until
+from .liveness import ping
 from .mailbox import Mailbox
 from .signals import stopped_by_sigterm, waking_signals
 
@@ -13,6 +14,7 @@ __all__ = [
     "Mailbox",
     "control_frame_limit",
     "milliseconds_until",
+    "ping",
     "stopped_by_sigterm",
     "waking_signals",
 ]

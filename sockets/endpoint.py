@@ -12,8 +12,6 @@ import zmq
 
 from forebay.shm import FileLock, make_private_folder, runtime_folder, this_peer
 from forebay.wire import (
-    HEARTBEAT_MS,
-    HEARTBEAT_TIMEOUT_MS,
     PROTOCOL_VERSION,
     HeldError,
     Hello,
@@ -27,6 +25,8 @@ from forebay.wire import (
     decode_control_reply,
     encode_message,
 )
+
+from .liveness import answer_pings
 
 _MAX_IPC_PATH_BYTES = 107  # sockaddr_un.sun_path less its final zero
 _PROBE_MS = 1000
@@ -73,8 +73,7 @@ class Endpoint:
             self.socket.linger = 0
             self.socket.maxmsgsize = max_frame_bytes
             self.socket.rcvhwm = receive_high_water
-            self.socket.heartbeat_ivl = HEARTBEAT_MS
-            self.socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+            answer_pings(self.socket)
             if kind == zmq.ROUTER:
                 self.socket.router_mandatory = True
             self._bind(context, address, setting)

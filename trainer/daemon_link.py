@@ -16,10 +16,8 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from forebay.shm import FileLock, holder_path, read_pool_header, this_peer
-from forebay.sockets import milliseconds_until
+from forebay.sockets import milliseconds_until, ping
 from forebay.wire import (
-    HEARTBEAT_MS,
-    HEARTBEAT_TIMEOUT_MS,
     BrokenError,
     Detach,
     ForebayError,
@@ -81,8 +79,7 @@ class DaemonLink:
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.sndhwm = _QUEUED_MESSAGES
-        self._socket.heartbeat_ivl = HEARTBEAT_MS
-        self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+        ping(self._socket)
         self._connections = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._connection_count = 0
         self._thread = threading.Thread(target=self._run, name="forebay-link", daemon=True)

@@ -11,7 +11,7 @@ MAX_CHUNK_BYTES = 64 * MIB
 """The largest chunk that may be set; larger ones would make high-water marks in messages meaningless."""
 
 HEARTBEAT_MS = 5_000
-"""ZeroMQ's own heartbeat, on every socket: how a peer that vanished without a word is noticed."""
+"""ZeroMQ's own heartbeat, sent by whoever connects: how a peer that vanished without a word is noticed."""
 
 HEARTBEAT_TIMEOUT_MS = 30_000
 """Silence after which ZeroMQ gives a connection up; it makes a new one by itself."""
