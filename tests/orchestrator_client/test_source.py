@@ -23,7 +23,7 @@ class Secret:
 
 def test_a_micro_batch_shows_compares_and_hashes_no_payload() -> None:
     micro_batch = MicroBatch(Secret(), "a", ends_step=True)
-    assert repr(micro_batch) == "MicroBatch(key='a', ends_step=True)"
+    assert repr(micro_batch) == "MicroBatch(key='a', ends_step=True, policy_version=None, expires_s=None)"
     assert micro_batch != MicroBatch(Secret(), "a", ends_step=True)
     assert len({micro_batch, MicroBatch(Secret())}) == 2
     assert repr(Upcoming(1, 2, "b", False, Secret())) == "Upcoming(step=1, index=2, key='b', ends_step=False)"
