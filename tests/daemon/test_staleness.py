@@ -452,3 +452,33 @@ def test_other_limits_after_a_restart_hold_for_what_was_staged_before(driver: Dr
     driver.settings = Driver(max_versions_behind=0).settings
     driver.restart()
     assert driver.ready() == ("b",)
+
+
+def test_what_was_told_of_a_stale_one_is_told_by_the_next_daemon_too(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("lent", expires_s=5.0)
+    (lent,) = trainer.lends(1)
+    sender.stage("ready")
+    assert not sender.offer("waits", wait_s=500.0, expires_s=5.0)
+    driver.pass_time(5.0)
+    refused = only(sender.heard(), Refused)
+    trainer.finished("lent", lend=lent, reason="stale: said so", stale=True)
+    driver.restart()
+    sender.say_hello()
+    repeat = only(sender.offer("waits", wait_s=500.0, expires_s=5.0), Refused)
+    assert (repeat.code, repeat.words) == (RefusalCode.STALE, refused.words)
+    gone = only(sender.wait_for("lent"), Gone)
+    assert (gone.stale, gone.reason) == (True, "stale: said so")
+
+
+def test_a_version_that_a_reset_forgot_does_not_come_back_with_what_was_lent_then(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a", version=100)
+    trainer.lends(1)
+    sender.reset()
+    driver.restart()
+    sender.say_hello()
+    sender.stage("b", version=3)
+    assert driver.ready() == ("b",)
