@@ -482,3 +482,21 @@ def test_a_version_that_a_reset_forgot_does_not_come_back_with_what_was_lent_the
     sender.say_hello()
     sender.stage("b", version=3)
     assert driver.ready() == ("b",)
+
+
+def test_one_that_was_told_stale_and_lent_anew_after_a_reset_is_told_again(driver: Driver, sender: Sender) -> None:
+    trainer = Trainer(driver)
+    trainer.attach()
+    grant = sender.grant("a", version=1)
+    sender.fill(grant)
+    trainer.lends(1)
+    sender.advance(9)
+    only(trainer.heard(), Stale)
+    driver.restart()
+    trainer.die()
+    sender.say_hello()
+    heir = Trainer(driver, "holder2")
+    heir.attach()
+    assert [lend.key for lend in heir.lends(1)] == ["a"], "the slots tell of no version but its own"
+    sender.advance(9)
+    only(heir.heard(), Stale)
