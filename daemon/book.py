@@ -29,7 +29,7 @@ from .actions import Action, Address, AwaitWriters, Level, Log, Reply, WriteOutc
 from .micro_batch import MicroBatch, recalled_batch
 from .train_queue import TrainQueue
 
-_LASTING = frozenset({RefusalCode.REPLACED, RefusalCode.DROPPED})
+_LASTING = frozenset({RefusalCode.REPLACED, RefusalCode.DROPPED, RefusalCode.STALE})
 """Refusals that also the next daemon repeats; the others were for want of something that it may have."""
 
 K = TypeVar("K")
@@ -47,6 +47,8 @@ class LedgerSettings:
         max_waiting_offers: Offers that may wait for a slot.
         remembered_keys: Finished micro-batches whose outcome is remembered.
         max_peers: Connections that are known at once.
+        max_versions_behind: Policy versions that a micro-batch may be behind its queue's; -1 for any number.
+        max_age_s: Age in seconds from which on a micro-batch is stale; 0 for none.
     """
 
     limits: Limits
@@ -55,6 +57,8 @@ class LedgerSettings:
     max_waiting_offers: int = 256
     remembered_keys: int = 10_000
     max_peers: int = 4096
+    max_versions_behind: int = -1
+    max_age_s: float = 0.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -140,6 +144,7 @@ class Book:
             key=batch.key,
             attempt=batch.attempt,
             was_published=batch.was_published,
+            is_stale=batch.is_stale,
             **fields,
         )
         self._records.append(WriteOutcome(outcome))
@@ -178,6 +183,14 @@ class Book:
     def queue(self, name: str) -> TrainQueue:
         """Returns a queue, made at its first mention."""
         return self.queues.setdefault(name, TrainQueue(name))
+
+    def versions_behind(self, batch: MicroBatch) -> tuple[int | None, int]:
+        """Returns its queue's policy version, and how many a micro-batch is behind; 0 where one is not known."""
+        queue = self.queues.get(batch.queue)
+        present = queue.policy_version if queue is not None else None
+        if present is None or batch.policy_version is None:
+            return present, 0
+        return present, present - batch.policy_version
 
     def is_name(self, name: str) -> bool:
         """Tells whether a key, queue or attempt has an acceptable length."""
@@ -303,6 +316,7 @@ class Book:
     def ready_again(self, batch: MicroBatch) -> None:
         """Puts a quarantined slot back in its old place, once its holder's lock is free."""
         self._move_slot(batch, SlotEvent.HOLDER_LOCK_FREE)
+        batch.was_told_stale = False
         self.queue(batch.queue).insert(batch)
 
     def next_sequence(self, at_least: int = 0) -> int:
@@ -334,7 +348,8 @@ class Book:
 
     def _answer(self, wait: Awaiting, batch: MicroBatch) -> bool:
         if batch.state in GONE:
-            self.reply(wait.to, Gone(id=wait.id, state=batch.state, reason=batch.reason))
+            gone = Gone(id=wait.id, state=batch.state, reason=batch.reason, stale=batch.is_stale)
+            self.reply(wait.to, gone)
             return True
         if _ORDER.index(batch.state) >= _ORDER.index(wait.until):
             self.reply(wait.to, Reached(id=wait.id, state=batch.state))

@@ -13,6 +13,8 @@ from forebay.wire import (
     GONE,
     PROTOCOL_VERSION,
     Abandon,
+    Advance,
+    Advanced,
     Arrivals,
     Attach,
     Await,
@@ -41,7 +43,8 @@ from .book import Book, LedgerSettings
 from .inheritance import Inheritance
 from .lending import Lending
 from .micro_batch import FoundSlot, MicroBatch
-from .staging import Staging
+from .staging import MAX_POLICY_VERSION, Staging
+from .staleness import Staleness
 from .status import describe
 
 _NAME_CHARS = 64
@@ -76,8 +79,9 @@ class Ledger:
         now: float,
     ) -> None:
         self._book = Book(settings, slots, incoming, me, epoch)
-        self._lending = Lending(self._book)
-        self._staging = Staging(self._book, self._when_published)
+        self._staleness = Staleness(self._book)
+        self._lending = Lending(self._book, self._staleness)
+        self._staging = Staging(self._book, self._staleness, self._when_published)
         self._software = software
         self._pool = pool
         self._data_endpoint = data_endpoint
@@ -100,6 +104,7 @@ class Ledger:
     def adopt(self, found_slots: Sequence[FoundSlot], outcomes: Sequence[Outcome], now: float) -> list[Action]:
         """Takes over what an adopted pool holds, slots and journal; called once, before any other event."""
         Inheritance(outcomes).enter(self._book, self._lending, found_slots, now)
+        self._staleness.adopted(now)
         return self._book.take_actions()
 
     # Events from peers.
@@ -124,11 +129,14 @@ class Ledger:
                 self._staging.abandon(sender, request, now)
             case Reset():
                 self._staging.reset(sender, request, now)
+            case Advance():
+                self._advance(sender, request, now)
             case Await():
                 self._await(sender, request, now)
             case GetStatus():
                 status = describe(
                     self._book,
+                    self._staleness,
                     request.id,
                     software=self._software,
                     pool=self._pool,
@@ -146,7 +154,7 @@ class Ledger:
             case Attach():
                 freed = self._lending.attach(sender, request, now)
             case Want():
-                self._lending.want(sender, request)
+                self._lending.want(sender, request, now)
             case Promoted():
                 freed = self._lending.promoted(sender, request, now)
             case Finished():
@@ -182,11 +190,13 @@ class Ledger:
     def holder_free(self, holder: str, now: float) -> list[Action]:
         """Hears that nobody holds a trainer's lock any more."""
         self._lending.holder_free(holder, now)
+        self._staleness.sweep(now)
         self._staging.serve_waiting(now)
         return self._book.take_actions()
 
     def tick(self, now: float) -> list[Action]:
         """Ends what is over at `now`; due at `next_deadline`."""
+        self._staleness.sweep(now)
         self._staging.expire(now)
         self._book.expire_waits(now)
         return self._book.take_actions()
@@ -197,7 +207,7 @@ class Ledger:
         lease_s = book.settings.fill_lease_s
         filling = (batch.silent_at(lease_s) for batch in book.filling.values())
         waiting = (batch.deadline for batch in book.waiting())
-        return min((*filling, *waiting, *book.wait_deadlines()), default=None)
+        return min((*filling, *waiting, *book.wait_deadlines(), *self._staleness.deadlines()), default=None)
 
     def drain(self, now: float) -> list[Action]:
         """Takes no new offers from now on; what is filling may finish."""
@@ -249,6 +259,19 @@ class Ledger:
         )
         self._book.do(Reply(sender, found))
 
+    def _advance(self, sender: Address, request: Advance, now: float) -> None:
+        book = self._book
+        if not book.is_name(request.queue) or not 0 <= request.policy_version <= MAX_POLICY_VERSION:
+            words = f"the queue's name is empty or too long, or the version not 0 to {MAX_POLICY_VERSION}"
+            book.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
+            return
+        queue = book.queue(request.queue)
+        self._staleness.learn(queue, request.policy_version, now)
+        present = queue.policy_version
+        assert present is not None
+        book.do(Reply(sender, Advanced(id=request.id, policy_version=present)))
+        self._staging.serve_waiting(now)
+
     def _await(self, sender: Address, request: Await, now: float) -> None:
         if request.until in GONE:
             words = f"nobody can wait until a micro-batch is {request.until}; that is told to all who wait"
@@ -261,5 +284,5 @@ class Ledger:
             return
         self._book.wait_for(batch, sender, request.id, request.until, now)
 
-    def _when_published(self, batch: MicroBatch) -> None:
-        self._lending.lend(self._book.queue(batch.queue))
+    def _when_published(self, batch: MicroBatch, now: float) -> None:
+        self._lending.lend(self._book.queue(batch.queue), now)

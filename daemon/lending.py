@@ -25,6 +25,7 @@ from forebay.wire import (
 from .actions import Address, ForgetHolder, Level, Reply, WatchHolder
 from .book import Book
 from .micro_batch import FoundSlot, MicroBatch, on_device_batch
+from .staleness import Staleness
 from .train_queue import Attachment, TrainQueue
 
 
@@ -33,10 +34,12 @@ class Lending:
 
     Args:
         book: The shared books.
+        staleness: Tells what may not be lent.
     """
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: Book, staleness: Staleness) -> None:
         self._book = book
+        self._staleness = staleness
         self._by_holder: dict[str, tuple[TrainQueue, Attachment]] = {}
 
     def attach(self, address: Address, request: Attach, now: float) -> bool:
@@ -79,7 +82,8 @@ class Lending:
         present.credit_total = present.lent_total = 0
         book.log(Level.INFO, "attach", queue=queue.name, peer=request.peer.name, pid=request.peer.pid)
         book.do(Reply(address, Attached(id=request.id, epoch=book.epoch, limits=book.settings.limits)))
-        self._lend_again(present, set(request.held))
+        self._lend_again(present, set(request.held), now)
+        self._staleness.tell_again(queue, now)
         freed = [self._learn_on_device(queue, present, *entry, now) for entry in request.on_device]
         return any(freed)
 
@@ -90,11 +94,11 @@ class Lending:
         self._book.do(WatchHolder(holder))
         return attachment
 
-    def _lend_again(self, attachment: Attachment, held: set[tuple[int, int]]) -> None:
+    def _lend_again(self, attachment: Attachment, held: set[tuple[int, int]], now: float) -> None:
         """Repeats lends that the trainer does not know of: their message was lost."""
         for batch in attachment.lent.values():
             if (batch.slot, batch.generation) not in held:
-                self._send_lend(attachment, batch, on_credit=False)
+                self._send_lend(attachment, batch, now, on_credit=False)
 
     def _learn_on_device(
         self,
@@ -140,7 +144,7 @@ class Lending:
             book.refuse(known.sender, known.offer_id, RefusalCode.IN_USE, words)
         return True
 
-    def want(self, address: Address, request: Want) -> None:
+    def want(self, address: Address, request: Want, now: float) -> None:
         """Notes what a trainer waits for and lends what there is."""
         found = self._attached(address, request.holder, request.id)
         if found is None:
@@ -152,22 +156,23 @@ class Lending:
             batch = self._book.find(queue.name, key)
             if batch is not None and (batch.state in GONE or batch.state is MicroBatchState.CONSUMED):
                 reason = batch.reason or "it was trained already"
-                self._book.do(Reply(address, KeyGone(key=key, state=batch.state, reason=reason)))
-        self.lend(queue)
+                gone = KeyGone(key=key, state=batch.state, reason=reason, stale=batch.is_stale)
+                self._book.do(Reply(address, gone))
+        self.lend(queue, now)
 
-    def lend(self, queue: TrainQueue) -> None:
-        """Lends READY slots for as long as the trainer waits for some."""
+    def lend(self, queue: TrainQueue, now: float) -> None:
+        """Lends READY slots for as long as the trainer waits for some; what is stale is left to the next tick."""
         attachment = queue.attachment
-        while (batch := queue.next_to_lend()) is not None:
+        while (batch := queue.next_to_lend(lambda batch: self._staleness.is_fresh(batch, now))) is not None:
             assert attachment is not None
             on_credit = batch.key not in attachment.wanted_keys
             attachment.wanted_keys = tuple(key for key in attachment.wanted_keys if key != batch.key)
             attachment.lent_total += on_credit
             self._book.lend(batch, attachment.holder)
             attachment.lent[batch.slot] = batch
-            self._send_lend(attachment, batch, on_credit=on_credit)
+            self._send_lend(attachment, batch, now, on_credit=on_credit)
 
-    def _send_lend(self, attachment: Attachment, batch: MicroBatch, *, on_credit: bool) -> None:
+    def _send_lend(self, attachment: Attachment, batch: MicroBatch, now: float, *, on_credit: bool) -> None:
         if attachment.address is None:
             return
         lend = Lend(
@@ -176,6 +181,7 @@ class Lending:
             key=batch.key,
             file_bytes=self._book.slots[batch.slot].slot_bytes,
             on_credit=on_credit,
+            expires_s=self._staleness.expires_s(batch, now),
         )
         self._book.do(Reply(attachment.address, lend))
 
@@ -209,6 +215,8 @@ class Lending:
             freed = self._learn_on_device(queue, attachment, request.key, request.attempt, now, is_trained=True)
         batch = batch or attachment.on_device.pop(request.key, None)
         if batch is not None and request.reason:
+            if request.stale:
+                self._staleness.note_dropped(batch, now)
             self._book.finish(batch, MicroBatchEvent.DROP, now, request.reason)
         elif batch is not None:
             if batch.state is MicroBatchState.READY:

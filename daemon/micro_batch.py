@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from forebay.shm import Envelope, Outcome, file_bytes_for
 from forebay.wire import (
@@ -46,6 +47,11 @@ class MicroBatch:
         arrivals: While it is filling.
         body: All of its bytes, if they came with the offer, until a slot has them.
         since: Monotonic second of the last move.
+        offered_at: Monotonic second in which its stage call began.
+        expires_at: Monotonic second from which on it is stale; infinite for never.
+        policy_version: Of the policy that it was made with, if anybody said.
+        is_stale: Whether it was dropped because it was stale.
+        was_told_stale: Whether the trainer that holds it was told that it is stale.
     """
 
     queue: str
@@ -70,6 +76,11 @@ class MicroBatch:
     arrivals: Arrivals | None = None
     body: bytes = b""
     since: float = 0.0
+    offered_at: float = 0.0
+    expires_at: float = math.inf
+    policy_version: int | None = None
+    is_stale: bool = False
+    was_told_stale: bool = False
 
     @property
     def file_bytes(self) -> int:
@@ -140,6 +151,9 @@ def found_batch(found: FoundSlot, now: float) -> MicroBatch:
         slot=found.index,
         generation=found.generation,
         since=now,
+        offered_at=found.envelope.offered_at,
+        expires_at=math.inf if found.envelope.expires_at is None else found.envelope.expires_at,
+        policy_version=found.envelope.policy_version,
     )
 
 
@@ -152,6 +166,7 @@ def recalled_batch(outcome: Outcome, now: float) -> MicroBatch:
         state=outcome.state,
         reason=outcome.words,
         was_published=outcome.was_published,
+        is_stale=outcome.is_stale,
         since=now,
     )
 

@@ -60,6 +60,10 @@ class Settings:
     remembered_keys: int = setting(
         10_000, "finished keys whose outcome is remembered, 2 KiB of shared memory each", 1, 1 << 20
     )
+    max_versions_behind: int = setting(
+        -1, "policy versions behind its queue's up to which a micro-batch is trained; -1 = any", -1, 1 << 31
+    )
+    max_age_s: float = setting(0.0, "seconds after which a micro-batch is dropped; 0 = none", 0, 1e9)
     fill_lease_s: float = setting(10.0, "seconds of silence after which a filling slot is taken back", 0.1, 3600)
     drain_s: float = setting(10.0, "seconds that what is filling may take to finish after SIGTERM", 0, 3600)
     receive_threads: int = setting(1, "threads that receive, check and decode chunks", 1, 64)
@@ -127,6 +131,8 @@ class Settings:
             fill_lease_s=self.fill_lease_s,
             max_waiting_offers=self.max_waiting_offers,
             remembered_keys=self.remembered_keys,
+            max_versions_behind=self.max_versions_behind,
+            max_age_s=self.max_age_s,
         )
 
 

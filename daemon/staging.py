@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable
 
@@ -30,8 +31,11 @@ from .actions import Address, Reply, WriteBody, WriteLoan
 from .book import Book
 from .micro_batch import MicroBatch
 from .slot_supply import SlotSupply
+from .staleness import Staleness
 
 _MAX_WAIT_S = 86_400
+_MAX_AGE_S = 1e9
+MAX_POLICY_VERSION = (1 << 63) - 1
 _ANY_SIZE = 1 << 128
 
 
@@ -40,11 +44,15 @@ class Staging:
 
     Args:
         book: The shared books.
+        staleness: Tells what is taken in no more.
         when_published: Called after a publication, to lend what a trainer waits for.
     """
 
-    def __init__(self, book: Book, when_published: Callable[[MicroBatch], None]) -> None:
+    def __init__(
+        self, book: Book, staleness: Staleness, when_published: Callable[[MicroBatch, float], None]
+    ) -> None:
         self._book = book
+        self._staleness = staleness
         self._when_published = when_published
         self._supply = SlotSupply(book)
 
@@ -113,16 +121,16 @@ class Staging:
         if book.draining:
             book.refuse(sender, offer.id, RefusalCode.DRAINING, "the daemon is shutting down")
             return
-        names = (offer.queue, offer.key, offer.attempt)
-        if not all(map(book.is_name, names)) or not 0 <= offer.wait_s <= _MAX_WAIT_S:
-            words = f"queue, key and attempt need 1 to {book.settings.limits.max_key_bytes} bytes, "
-            words += f"wait_s 0 to {_MAX_WAIT_S}"
+        words = self._fault_of(offer)
+        if words:
             book.refuse(sender, offer.id, RefusalCode.BAD_REQUEST, words)
             return
         try:
             batch = self._new_batch(sender, offer, now)
         except TreeError as error:
             book.refuse(sender, offer.id, self._manifest_fault(offer.manifest), str(error))
+            return
+        if self._is_refused_as_stale(batch, replaced, now):
             return
         if replaced is None and len(book.waiting()) >= book.settings.max_waiting_offers:
             words = f"{book.settings.max_waiting_offers} offers wait for a slot already; offer again later"
@@ -136,6 +144,27 @@ class Staging:
         self.serve_waiting(now)
         if batch.slot < 0 and offer.wait_s <= 0:
             self._refuse_for_want_of_a_slot(batch, now)
+
+    def _is_refused_as_stale(self, batch: MicroBatch, replaced: MicroBatch | None, now: float) -> bool:
+        words = self._staleness.offered(batch, now)
+        if words:
+            self._book.refuse(batch.sender, batch.offer_id, RefusalCode.STALE, words)
+        elif batch.policy_version is not None:
+            # What it takes the place of keeps that place until then.
+            self._staleness.learn(self._book.queue(batch.queue), batch.policy_version, now, spare=replaced)
+        return bool(words)
+
+    def _fault_of(self, offer: Offer) -> str:
+        """Says what is wrong with an offer's fields, beside its manifest; empty for nothing."""
+        names = (offer.queue, offer.key, offer.attempt)
+        if not all(map(self._book.is_name, names)) or not 0 <= offer.wait_s <= _MAX_WAIT_S:
+            words = f"queue, key and attempt need 1 to {self._book.settings.limits.max_key_bytes} bytes, "
+            return words + f"wait_s 0 to {_MAX_WAIT_S}"
+        if not 0 <= (offer.policy_version or 0) <= MAX_POLICY_VERSION:
+            return f"policy_version needs 0 to {MAX_POLICY_VERSION}"
+        if not (abs(offer.expires_s or 0.0) <= _MAX_AGE_S and 0 <= offer.age_s <= _MAX_AGE_S):
+            return f"expires_s and age_s need 0 to {_MAX_AGE_S:g}"
+        return ""
 
     def _manifest_fault(self, encoded: bytes) -> RefusalCode:
         """Tells whether nothing but its size is wrong with a manifest that was not accepted."""
@@ -151,7 +180,14 @@ class Staging:
         manifest = decode_manifest(offer.manifest, limits)
         leaf_bytes = tuple(leaf.nbytes for leaf in manifest.leaves)
         body_bytes = place_leaves(leaf_bytes)[1]
-        envelope = Envelope(offer.queue, offer.key, offer.attempt, offer.manifest)
+        offered_at = now - offer.age_s
+        expires_at = None if offer.expires_s is None else offered_at + offer.expires_s
+        envelope = Envelope(
+            *(offer.queue, offer.key, offer.attempt, offer.manifest),
+            offered_at=offered_at,
+            expires_at=expires_at,
+            policy_version=offer.policy_version,
+        )
         return MicroBatch(
             queue=offer.queue,
             key=offer.key,
@@ -165,6 +201,9 @@ class Staging:
             deadline=now + offer.wait_s,
             body=self._eager_body(offer, body_bytes),
             since=now,
+            offered_at=offered_at,
+            expires_at=math.inf if expires_at is None else expires_at,
+            policy_version=offer.policy_version,
         )
 
     def _eager_body(self, offer: Offer, body_bytes: int) -> bytes:
@@ -259,7 +298,7 @@ class Staging:
         self._book.publish(batch, now)
         # The trainer first: it waits, and the sender has nothing to do with the answer but go on.
         sender, staged = batch.sender, Staged(id=batch.offer_id, state=batch.state)
-        self._when_published(batch)
+        self._when_published(batch, now)
         if sender is not None:
             self._book.do(Reply(sender, staged))
 
@@ -292,6 +331,9 @@ class Staging:
                 words = f"queue {request.queue!r} was reset"
                 self._book.refuse_attempt(batch, RefusalCode.DROPPED, words)
             self._book.drop(batch, now, "the queue was reset")
+        if request.queue in self._book.queues:
+            # What comes next may be of an older policy: whoever goes back to a checkpoint resets.
+            self._book.queues[request.queue].policy_version = None
         self._book.do(Reply(sender, WasReset(id=request.id, dropped=len(dropped))))
         self.serve_waiting(now)
 

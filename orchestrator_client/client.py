@@ -7,9 +7,13 @@ import uuid
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
+import msgspec
+
 from forebay.shm import default_endpoint
 from forebay.wire import (
     Abandon,
+    Advance,
+    Advanced,
     Await,
     ClosedError,
     GetStatus,
@@ -22,6 +26,7 @@ from forebay.wire import (
     Reached,
     Refused,
     Reset,
+    StaleError,
     Status,
     TreeRegistry,
     UsageError,
@@ -34,6 +39,7 @@ from forebay.wire import Staged as StagedMessage
 
 from .data_endpoint import data_endpoint
 from .exchange import Exchange
+from .freshness import check_freshness
 from .pace import Pace
 from .payload import Payload
 from .remote_errors import unexpected
@@ -118,6 +124,8 @@ class StagingClient:
         queue: str = "train",
         wait_s: float = 60.0,
         timeout_s: float = 600.0,
+        policy_version: int | None = None,
+        expires_s: float | None = None,
     ) -> Staged | Refusal:
         """Puts a micro-batch into a slot of the daemon's pool.
 
@@ -132,19 +140,24 @@ class StagingClient:
             queue: The queue's name.
             wait_s: Seconds to wait for a free slot before the daemon refuses.
             timeout_s: Seconds for all of it.
+            policy_version: Of the policy that it was made with, from 0. The greatest that a queue was told, by
+                this or by `advance`, is what others are behind.
+            expires_s: Seconds from now after which it is stale: unless it is on the device by then, it is dropped.
 
         Returns:
-            `Staged` once every byte lies checked in shared memory, or `Refusal`, with nothing held.
+            `Staged` once every byte lies checked in shared memory, or `Refusal`, with nothing held; with the code
+            `stale` if it was too old or too many versions behind before it could be staged.
 
         Raises:
             TreeError: The tree cannot travel; nothing was sent.
-            UsageError: The key or queue is empty, too long, or no text.
+            UsageError: The key or queue is empty, too long, or no text; or the version or expiry is none.
             WaitTimeoutError: Not staged in time; the attempt is abandoned.
             BrokenError: The daemon stopped, or says nothing.
         """
         started = time.monotonic()
         limits = self._welcome.limits
         _check_names(limits, key=key, queue=queue)
+        check_freshness(policy_version, expires_s)
         payload = await self._wire.payload(tree, registry=self._registry, limits=limits)
         body = self._eager_body(payload, limits)
         offer = Offer(
@@ -156,10 +169,12 @@ class StagingClient:
             wait_s=wait_s,
             body=body,
             checksum=chunk_checksum(body, 0),
+            policy_version=policy_version,
+            expires_s=expires_s,
         )
         sending = Sending(self._wire, payload, self._data_endpoint)
         with self._link.talk():
-            reply = await self._offer(offer, sending, started + timeout_s)
+            reply = await self._offer(offer, sending, started, started + timeout_s)
         if isinstance(reply, Refused):
             return Refusal(key, reply.code, reply.words)
         seconds = time.monotonic() - started
@@ -173,10 +188,15 @@ class StagingClient:
         body = payload.body()
         return body if len(body) <= limits.max_eager_bytes else b""
 
-    async def _offer(self, offer: Offer, sending: Sending, deadline: float) -> StagedMessage | Refused:
+    async def _offer(
+        self, offer: Offer, sending: Sending, started: float, deadline: float
+    ) -> StagedMessage | Refused:
+        def with_age() -> Offer:
+            return msgspec.structs.replace(offer, age_s=time.monotonic() - started)
+
         try:
-            with self._link.exchange(offer) as exchange:
-                self._link.send(offer)
+            with self._link.exchange(offer, renewed=with_age) as exchange:
+                self._link.send(with_age())
                 reply = await self._fill(exchange, sending, deadline, offer.key)
         except BaseException:
             self._abandon(offer)
@@ -205,6 +225,7 @@ class StagingClient:
             The state it is in.
 
         Raises:
+            StaleError: It was dropped because it was stale.
             MicroBatchGoneError: It was dropped or lost and will never get there; the message says why.
             RefusedError: The daemon does not know the key.
             WaitTimeoutError: It did not get there in time.
@@ -217,15 +238,16 @@ class StagingClient:
         match reply:
             case Reached(state=state):
                 return state
-            case Gone(state=state, reason=reason):
-                raise MicroBatchGoneError(key, state, reason)
+            case Gone(state=state, reason=reason, stale=stale):
+                raise (StaleError if stale else MicroBatchGoneError)(key, state, reason)
             case _:
                 raise unexpected("wait", reply)
 
     async def reset(self, queue: str = "train") -> int:
         """Drops everything in a queue that its trainer does not hold, and what is on its way there.
 
-        What the trainer holds is dropped if it comes back, since the trainer died.
+        What the trainer holds is dropped if it comes back, since the trainer died. The queue forgets its policy
+        version: what comes next may be of an older one.
 
         Returns:
             How many micro-batches were dropped.
@@ -235,6 +257,32 @@ class StagingClient:
         if isinstance(reply, WasReset):
             return reply.dropped
         raise unexpected("reset", reply)
+
+    async def advance(self, policy_version: int, *, queue: str = "train") -> int:
+        """Tells a queue the trainer's policy version: that it was updated.
+
+        Whatever is too many versions behind from then on (the daemon's `max_versions_behind`) is dropped, unless
+        it is on the device already.
+
+        Args:
+            policy_version: The version; one that is smaller than the queue's is no news.
+            queue: The queue's name.
+
+        Returns:
+            The greatest version that the queue was told.
+
+        Raises:
+            UsageError: The queue's name or the version is none.
+        """
+        _check_names(self._welcome.limits, queue=queue)
+        check_freshness(policy_version)
+        request = Advance(id=self._link.new_id(), queue=queue, policy_version=policy_version)
+        reply = await self._link.ask(
+            request, timeout_s=self._timeout_s, what=f"queue {queue!r} to hear of a version"
+        )
+        if isinstance(reply, Advanced):
+            return reply.policy_version
+        raise unexpected("advance", reply)
 
     async def status(self) -> Status:
         """Returns what the daemon holds now."""

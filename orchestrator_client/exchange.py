@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from forebay.wire import (
@@ -25,9 +26,17 @@ if TYPE_CHECKING:
 class Exchange:
     """One request and the answers to it; made by `ServerLink.exchange`."""
 
-    def __init__(self, link: ServerLink, request: Message, *, repeats_are_answered: bool) -> None:
+    def __init__(
+        self,
+        link: ServerLink,
+        request: Message,
+        *,
+        repeats_are_answered: bool,
+        renewed: Callable[[], Message] | None = None,
+    ) -> None:
         self._link = link
         self.request = request
+        self._renewed = renewed or (lambda: request)
         self.repeats_are_answered = repeats_are_answered
         self.replies: asyncio.Queue[Message | ProtocolError | None] = asyncio.Queue()
         self.repeats = 0
@@ -63,7 +72,7 @@ class Exchange:
             match reply:
                 case Refused(code=RefusalCode.HELLO_FIRST):
                     await self._link.say_hello(deadline)
-                    self._link.send(self.request)
+                    self._link.send(self._renewed())
                 case Goodbye(kept=True):
                     continue  # another one will adopt the pool, and the repeated request with it
                 case None | Goodbye() | ProtocolError():
@@ -81,7 +90,7 @@ class Exchange:
             self._words_heard, self._unanswered = link.words_heard, 0
         if self.repeats_are_answered and self._unanswered > 0:
             link.check_silence(self._unanswered * link.retry_s, what)
-        link.send(self.request)
+        link.send(self._renewed())
         self.repeats += 1
         self._unanswered += 1
 

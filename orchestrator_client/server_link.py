@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import zmq
 
@@ -146,15 +146,24 @@ class ServerLink:
                 self._nobody_talks.set()
 
     @contextlib.contextmanager
-    def exchange(self, request: Message, *, repeats_are_answered: bool = True) -> Iterator[Exchange]:
+    def exchange(
+        self,
+        request: Message,
+        *,
+        repeats_are_answered: bool = True,
+        renewed: Callable[[], Message] | None = None,
+    ) -> Iterator[Exchange]:
         """Opens an exchange: answers to the request's id go to it until the block ends.
 
         Args:
             request: What is asked.
             repeats_are_answered: Whether the server answers each repeat at once, if only to say that it goes on.
+            renewed: Returns the request as it is to be repeated; default as it is.
         """
         self._check_open()
-        exchange = self._exchanges[request.id] = Exchange(self, request, repeats_are_answered=repeats_are_answered)
+        exchange = self._exchanges[request.id] = Exchange(
+            self, request, repeats_are_answered=repeats_are_answered, renewed=renewed
+        )
         try:
             yield exchange
         finally:

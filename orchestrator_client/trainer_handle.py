@@ -140,7 +140,14 @@ class TrainerHandle:
     # Staging.
 
     async def stage(
-        self, payload: Any, *, key: str = "", wait_s: float = 60.0, timeout_s: float = 600.0
+        self,
+        payload: Any,
+        *,
+        key: str = "",
+        wait_s: float = 60.0,
+        timeout_s: float = 600.0,
+        policy_version: int | None = None,
+        expires_s: float | None = None,
     ) -> str | Refusal:
         """Stages a micro-batch with the daemon of the trainer's host.
 
@@ -149,6 +156,8 @@ class TrainerHandle:
             key: Its key; default one of its own.
             wait_s: Seconds to wait for a free slot.
             timeout_s: Seconds for all of it.
+            policy_version: Of the policy that it was made with; see `StagingClient.stage`.
+            expires_s: Seconds from now after which it is stale; see `StagingClient.stage`.
 
         Returns:
             The key, for `train_step(stage_key=...)`; or a `Refusal`.
@@ -159,8 +168,21 @@ class TrainerHandle:
         key = key or f"{self._calls.client_id[:12]}/{self._calls.next_number()}"
         if not self._is_staging:
             return Refusal(key, RefusalCode.STAGING_OFF, self._why_it_stages_nothing())
-        outcome = await self._staging.stage(payload, key=key, queue=self.queue, wait_s=wait_s, timeout_s=timeout_s)
+        outcome = await self._staging.stage(
+            payload,
+            key=key,
+            queue=self.queue,
+            wait_s=wait_s,
+            timeout_s=timeout_s,
+            policy_version=policy_version,
+            expires_s=expires_s,
+        )
         return outcome if isinstance(outcome, Refusal) else outcome.key
+
+    async def advance(self, policy_version: int) -> None:
+        """Tells the queue that the trainer was updated; see `StagingClient.advance`. Nothing without a daemon."""
+        if self._is_staging:
+            await self._staging.advance(policy_version, queue=self.queue)
 
     async def reset_staged(self) -> None:
         """Drops all that is staged for the trainer: in its queue at the daemon, and in the trainer itself.

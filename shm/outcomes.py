@@ -46,6 +46,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         was_reset: Its queue was reset while the trainer held it: should it come back, it is dropped.
         code: What the attempt is refused with from now on, if it is.
         holder: The trainer that has it on its device.
+        is_stale: Whether it was dropped because it was stale.
     """
 
     queue: str
@@ -57,6 +58,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     was_reset: bool = False
     code: RefusalCode | None = None
     holder: str = ""
+    is_stale: bool = False
 
 
 _OUTCOME = msgspec.msgpack.Decoder(Outcome)

@@ -32,6 +32,7 @@ from forebay.wire import (
     RefusalCode,
     Refused,
     RefusedError,
+    Stale,
     TrainerReply,
     TrainerRequest,
     VersionMismatchError,
@@ -61,6 +62,9 @@ class Holdings(Protocol):
 
     def lent(self, lend: Lend) -> None:
         """A slot was lent."""
+
+    def stale(self, notice: Stale) -> None:
+        """What was lent is stale by now."""
 
     def gone(self, notice: KeyGone) -> None:
         """A wanted key will never come."""
@@ -187,22 +191,26 @@ class Conversation:
                 return self._attached(reply, now)
             case Refused():
                 return self._refused(reply, now)
-            case Lend():
-                self._lent(reply)
-            case KeyGone():
-                self._stated = None  # whoever wants it again is to be told again
-                self._holdings.gone(reply)
+            case Lend() | Stale() | KeyGone():
+                self._heard_of_a_key(reply)
             case Done(id=confirmed):
                 self._unconfirmed.pop(confirmed, None)
             case Goodbye():
                 return self.look(now)
         return []
 
-    def _lent(self, lend: Lend) -> None:
-        if not lend.on_credit:
-            # The daemon has served a key that was wanted; to be wanted again, it must be stated again.
-            self._stated = None
-        self._holdings.lent(lend)
+    def _heard_of_a_key(self, reply: Lend | Stale | KeyGone) -> None:
+        match reply:
+            case Lend(on_credit=on_credit):
+                if not on_credit:
+                    # The daemon has served a key that was wanted; to be wanted again, it must be stated again.
+                    self._stated = None
+                self._holdings.lent(reply)
+            case Stale():
+                self._holdings.stale(reply)
+            case KeyGone():
+                self._stated = None  # whoever wants it again is to be told again
+                self._holdings.gone(reply)
 
     def _pool_found(self, found: PoolFound) -> list[TrainerRequest]:
         if self.phase is not Phase.LOOKING:

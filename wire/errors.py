@@ -131,6 +131,10 @@ class MicroBatchGoneError(RemoteError):
         return type(self), (self.key, self.state, self.reason)
 
 
+class StaleError(MicroBatchGoneError):
+    """A micro-batch was dropped because it was stale: its bytes should go no other way either."""
+
+
 class LocalError(ForebayError):
     """A mistake in this package: stop, do not carry on with a state that cannot be trusted."""
 

@@ -38,6 +38,7 @@ from forebay.shm import Envelope, Outcome, Slot, SlotState, SlotTable
 from forebay.wire import (
     PROTOCOL_VERSION,
     Abandon,
+    Advance,
     Attach,
     Await,
     ChunkFault,
@@ -345,6 +346,9 @@ class Sender:
         queue: str = "train",
         wait_s: float = 30.0,
         manifest: bytes | None = None,
+        version: int | None = None,
+        expires_s: float | None = None,
+        age_s: float = 0.0,
     ) -> list[Message]:
         """Offers; the attempt is by default the key's first one."""
         offer = Offer(
@@ -354,12 +358,17 @@ class Sender:
             attempt=attempt or f"{queue}/{key}/1",
             manifest=manifest_of(nbytes) if manifest is None else manifest,
             wait_s=wait_s,
+            policy_version=version,
+            expires_s=expires_s,
+            age_s=age_s,
         )
         return self.say(offer)
 
-    def grant(self, key: str, attempt: str = "", *, nbytes: int = 600, queue: str = "train") -> Granted:
+    def grant(
+        self, key: str, attempt: str = "", *, nbytes: int = 600, queue: str = "train", **freshness: Any
+    ) -> Granted:
         """Offers and is granted a slot at once."""
-        return only(self.offer(key, attempt, nbytes=nbytes, queue=queue), Granted)
+        return only(self.offer(key, attempt, nbytes=nbytes, queue=queue, **freshness), Granted)
 
     def fill(self, grant: Granted, *, nbytes: int = 600) -> Staged:
         """Sends every missing span and hears that the micro-batch is staged."""
@@ -367,9 +376,11 @@ class Sender:
             assert self._driver.chunk(header) is None
         return only(self.heard(), Staged)
 
-    def stage(self, key: str, attempt: str = "", *, nbytes: int = 600, queue: str = "train") -> Granted:
+    def stage(
+        self, key: str, attempt: str = "", *, nbytes: int = 600, queue: str = "train", **freshness: Any
+    ) -> Granted:
         """Offers, is granted a slot, fills it."""
-        grant = self.grant(key, attempt, nbytes=nbytes, queue=queue)
+        grant = self.grant(key, attempt, nbytes=nbytes, queue=queue, **freshness)
         self.fill(grant, nbytes=nbytes)
         return grant
 
@@ -386,6 +397,9 @@ class Sender:
         id: int = 0,  # noqa: A002
     ) -> list[Message]:
         return self.say(Await(id=id or self._driver.new_id(), queue=queue, key=key, until=until))
+
+    def advance(self, version: int, *, queue: str = "train") -> list[Message]:
+        return self.say(Advance(id=self._driver.new_id(), queue=queue, policy_version=version))
 
     def reset(self, queue: str = "train") -> list[Message]:
         return self.say(Reset(id=self._driver.new_id(), queue=queue))
@@ -465,7 +479,13 @@ class Trainer:
         )
 
     def finished(
-        self, key: str, *, attempt: str = "", lend: Lend | None = None, reason: str = ""
+        self,
+        key: str,
+        *,
+        attempt: str = "",
+        lend: Lend | None = None,
+        reason: str = "",
+        stale: bool = False,
     ) -> list[Message]:
         finished = Finished(
             id=self._driver.new_id(),
@@ -475,6 +495,7 @@ class Trainer:
             slot=lend.slot if lend else -1,
             generation=lend.generation if lend else 0,
             reason=reason,
+            stale=stale,
         )
         return self.say(finished)
 

@@ -91,7 +91,7 @@ def test_a_new_pool_has_its_slots_reserved_free_and_private(path: Path) -> None:
         [LOCK_NAME, HOLDERS_NAME, JOURNAL_NAME, "pool.json", "slot-0000", "slot-0001", "slot-0002"]
     )
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((path / HOLDERS_NAME).stat().st_mode) == 0o700
-    assert msgspec.json.decode((path / "pool.json").read_bytes(), type=PoolHeader) == PoolHeader(1, "epoch")
+    assert msgspec.json.decode((path / "pool.json").read_bytes(), type=PoolHeader) == PoolHeader(2, "epoch")
     assert is_held(path / LOCK_NAME)
     pool.close()
 

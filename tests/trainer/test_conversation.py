@@ -29,6 +29,7 @@ from forebay.wire import (
     RefusalCode,
     Refused,
     RefusedError,
+    Stale,
     TrainerRequest,
     VersionMismatchError,
     Want,
@@ -54,6 +55,7 @@ class FakeQueue:
     is_unmet: bool = True
     lends: list[Lend] = dataclasses.field(default_factory=list)
     notices: list[KeyGone] = dataclasses.field(default_factory=list)
+    stales: list[Stale] = dataclasses.field(default_factory=list)
     told: list[tuple[Path, bool]] = dataclasses.field(default_factory=list)
     locked: Path | None = None
     locks: int = 0
@@ -73,6 +75,9 @@ class FakeQueue:
 
     def lent(self, lend: Lend) -> None:
         self.lends.append(lend)
+
+    def stale(self, notice: Stale) -> None:
+        self.stales.append(notice)
 
     def gone(self, notice: KeyGone) -> None:
         self.notices.append(notice)
