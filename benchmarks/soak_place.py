@@ -19,8 +19,9 @@ from .soak_wire import address, free_ports
 _SHM: Final = Path("/dev/shm")
 _SLOT_SLACK_BYTES: Final = 2 * MIB
 """A slot's header and envelope, rounded up to a huge page."""
-_ALSO_BYTES: Final = 1 * MIB
-"""Sockets, locks and the pool's own header."""
+_REMEMBERED_KEYS: Final = 10_000
+_ALSO_BYTES: Final = MIB + _REMEMBERED_KEYS * 2048
+"""Sockets, locks, the pool's own header, and its journal of outcomes."""
 
 
 class Place:
@@ -110,6 +111,7 @@ class Place:
             "slots": self._slots,
             "slot_initial_bytes": MIB,
             "slot_max_bytes": MAX_BODY_BYTES,
+            "remembered_keys": _REMEMBERED_KEYS,
             "fill_lease_s": LEASE_S,
             "drain_s": 1,
             "log_level": "info",

@@ -294,7 +294,7 @@ def test_a_pool_beyond_its_limit_is_counted(shm_dir: Path) -> None:
     with Place(shm_dir, None, 1) as place:
         place.pool.mkdir()
         with (place.pool / "slot-0000").open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, MAX_BODY_BYTES + (8 << 20))
+            os.posix_fallocate(file.fileno(), 0, MAX_BODY_BYTES + (32 << 20))
         assert place.bytes_beyond_limit() > 0
 
 
