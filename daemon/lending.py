@@ -203,6 +203,10 @@ class Lending:
             self._book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
             return False
         queue, attachment = found
+        if request.slot < 0 and _is_lent(attachment, request):
+            # Its release was lost. Both are said again, in order, until they are confirmed; to confirm this one now
+            # would leave the key on the device for ever.
+            return False
         batch = self._release(attachment, request.slot, request.generation) if request.slot >= 0 else None
         freed = batch is not None
         if batch is None and not request.reason and request.key not in attachment.on_device:
@@ -291,6 +295,12 @@ class Lending:
             self._book.refuse(address, request_id, RefusalCode.NOT_ATTACHED, words)
             return None
         return found
+
+
+def _is_lent(attachment: Attachment, request: Finished) -> bool:
+    """Tells whether what is reported finished is one that its trainer has not released, as far as is known here."""
+    told = (request.key, request.attempt, request.generation)
+    return any((batch.key, batch.attempt, batch.generation) == told for batch in attachment.lent.values())
 
 
 def _is_holder_name(name: str) -> bool:

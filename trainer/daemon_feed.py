@@ -227,12 +227,13 @@ class DaemonFeed:
         was_held = not slot.was_transferred
 
         def finished() -> Finished:
+            is_current = self.is_current(slot.reader)
             return Finished(
                 holder="",
                 key=lend.key,
                 attempt=slot.attempt,
-                slot=lend.slot if was_held and self.is_current(slot.reader) else -1,
-                generation=lend.generation,
+                slot=lend.slot if was_held and is_current else -1,
+                generation=lend.generation if is_current else 0,
                 reason=printable(reason),
             )
 
