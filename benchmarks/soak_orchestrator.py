@@ -84,7 +84,8 @@ class Orchestrator:
         known = dict.fromkeys(line.key for line in before if line.key)
         self._acknowledged = {line.key for line in before if line.what is Told.STAGED}
         self._unfinished = deque(key for key in known if key not in over)
-        self._next_number = len(known)
+        # The greatest, not how many: one that was begun may have died before its first line.
+        self._last_number = max((int(key.rpartition("/")[2]) for key in known), default=0)
         self._book = Book(Path(settings.book))
         self._calls: dict[str, asyncio.Task[Staged | Refusal]] = {}
         self._cancelled: set[str] = set()
@@ -143,8 +144,8 @@ class Orchestrator:
             return self._unfinished.popleft()
         if self._finishes:
             return None
-        self._next_number += 1
-        return f"{self._settings.name}/{self._next_number}"
+        self._last_number += 1
+        return f"{self._settings.name}/{self._last_number}"
 
     async def _stage(self, client: StagingClient, key: str, tree: Any, tree_digest: str) -> tuple[bool, bool]:
         """Makes one stage call; returns whether the key is staged, and whether it is over."""
