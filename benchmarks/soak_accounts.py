@@ -21,7 +21,7 @@ that it knows the key to be consumed. The rules:
 - `leaked_bytes`: what is left in the soak's folders in shared memory, for sockets and for temporary files after
   the orderly end, a name without bytes counting as one; and what the pool grew beyond its limit.
 - `unexplained_errors`: errors, refusals, keys told gone, exit codes and log lines of level ERROR which no injected
-  fault explains; see `soak_explained`.
+  fault explains, see `soak_explained`; and keys that had no outcome in the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from .soak_explained import Injected, Trouble
-from .soak_words import GONE, Did, OrchestratorLine, Told, TrainerLine
+from .soak_words import FINAL, GONE, Did, OrchestratorLine, Told, TrainerLine
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ def _known_consumed_at(told: Iterable[OrchestratorLine], did: Iterable[TrainerLi
 def troubles_of(
     told: Mapping[str, Sequence[OrchestratorLine]], trainer: str, did: Sequence[TrainerLine]
 ) -> list[Trouble]:
-    """Returns what the books tell of errors, refusals and keys that are gone.
+    """Returns what the books tell of errors, refusals, keys that are gone and keys that have no outcome.
 
     Args:
         told: By orchestrator.
@@ -143,6 +143,12 @@ def troubles_of(
         for name, lines in told.items()
         for line in lines
         if line.what in kinds
+    ]
+    troubles += [
+        Trouble(at=last.at, who=name, kind="key", name="open", words=f"{last.key}: no outcome was ever told")
+        for name, lines in told.items()
+        for last in {line.key: line for line in lines if line.key}.values()
+        if last.what not in FINAL
     ]
     troubles += [
         Trouble(at=line.at, who=trainer, kind="error", name=line.code, words=line.words)

@@ -17,7 +17,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         at: Monotonic second.
         who: The process that met it.
-        kind: `refusal`, `error`, `gone`, `exit` or `log`.
+        kind: `refusal`, `error`, `gone`, `key`, `exit` or `log`.
         name: Code of a refusal, class of an error, state of what is gone, exit code.
         words: What was said.
     """
@@ -126,6 +126,7 @@ EXPLANATIONS: Final = (
     ),
     Explanation("exit", "-9", ((KILL, ""),), _RESTART_S, "it was killed"),
     Explanation("exit", "-15", ((TERM, ""),), _RESTART_S, "SIGTERM met it before it could take that in order"),
+    Explanation("exit", "1", ((FULL, ""),), _RESTART_S, "the mount had no room for the daemon's pool", who=DAEMON),
     Explanation(
         "exit",
         "1",

@@ -40,7 +40,7 @@ _BOTH_WAYS: Final = "both ways"
 TO_DAEMON: Final = "to the daemon"
 TO_ORCHESTRATOR: Final = "to the orchestrator"
 
-_WEIGHTS: Final = {KILL: 0.34, TERM: 0.10, STOP: 0.16, CUT: 0.24, GARBAGE: 0.07, CANCEL: 0.07, FULL: 0.02}
+_WEIGHTS: Final = {KILL: 0.34, TERM: 0.10, STOP: 0.16, CUT: 0.24, GARBAGE: 0.07, CANCEL: 0.07, FULL: 0.05}
 _GAP_S: Final = (0.3, 3.1)
 """Seconds from one fault to the next; 1.7 on the average, of which three in four are kills, stalls and cuts."""
 LEASE_S: Final = 0.8

@@ -78,6 +78,7 @@ class Party:
         self._may_end = threading.Event()
         self._has_ended = threading.Event()
         self._is_over = False
+        self._ends_for_now = False
         self._last_order = b""
         self._thread = threading.Thread(target=self._keep, name=f"soak-{name}", daemon=True)
 
@@ -116,6 +117,7 @@ class Party:
             if self._process is None or self._process.poll() is not None:
                 return False
             self._process.send_signal(number)
+            self._ends_for_now |= number == signal.SIGTERM and not self._may_end.is_set()
             return True
 
     def order(self, words: str, *, lasts: bool = False) -> None:
@@ -130,6 +132,11 @@ class Party:
             if lasts:
                 self._last_order = line
             self._tell(line)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended for good."""
+        return self._has_ended.is_set()
 
     def may_end(self) -> None:
         """From now on an orderly end is final."""
@@ -146,7 +153,9 @@ class Party:
             while True:
                 self._start(log)
                 code = self._live()
-                if self._is_over or (code == 0 and self._may_end.is_set()):
+                # One that was told to end before it might stay away comes back.
+                is_final = code == 0 and self._may_end.is_set() and not self._ends_for_now
+                if self._is_over or is_final:
                     break
                 if code > 0:
                     time.sleep(_PAUSE_S)
@@ -155,6 +164,7 @@ class Party:
     def _start(self, log: IO[bytes]) -> None:
         number = len(self.lives) + 1
         self._at_work.clear()
+        self._ends_for_now = False
         with self._lock:
             self._process = subprocess.Popen(
                 [self._python, "-m", *self._command(number)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ _SHM: Final = Path("/dev/shm")
 _SLOT_SLACK_BYTES: Final = 2 * MIB
 """A slot's header and envelope, rounded up to a huge page."""
 _REMEMBERED_KEYS: Final = 10_000
+_FILL_STEPS: Final = (16 * MIB, MIB, 4096)
 _ALSO_BYTES: Final = MIB + _REMEMBERED_KEYS * 2048
 """Sockets, locks, the pool's own header, and its journal of outcomes."""
 
@@ -132,8 +134,13 @@ class Place:
     def fill(self) -> None:
         """Takes all that is left of the mount. Only for a private one."""
         with self.filler.open("wb") as file:
-            free = os.statvfs(self._shared)
-            os.posix_fallocate(file.fileno(), 0, max(1, free.f_bavail * free.f_frsize))
+            taken = 0
+            for step in _FILL_STEPS:
+                # Others take pages meanwhile, so what is free now may not be in a moment.
+                with contextlib.suppress(OSError):
+                    while True:
+                        os.posix_fallocate(file.fileno(), taken, step)
+                        taken += step
 
     def __enter__(self) -> Self:
         return self

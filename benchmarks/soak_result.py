@@ -19,7 +19,7 @@ class SoakSettings(msgspec.Struct, frozen=True, kw_only=True):
         seed: Of the plan of faults, and of the micro-batches.
         slots: Slots of the daemon's pool.
         in_flight: Keys that each orchestrator has under way at once.
-        watchdog_s: Seconds without a trained micro-batch after which the soak gives up.
+        watchdog_s: Seconds without a trained micro-batch, though all are at work, after which the soak gives up.
         shm: Folder for the pool, on a tmpfs. Only a mount of its own, with nothing in it, is ever filled up.
         keep: Folder for books and logs, which stay there; default a temporary one.
     """

@@ -32,6 +32,7 @@ _TURN_S: Final = 0.5
 _SAY_EVERY_S: Final = 5.0
 _DRAIN_S: Final = 600.0
 _END_S: Final = 60.0
+_PATIENCE: Final = 5
 _LATER_S: Final = 0.25
 """After which is looked again whether a process is at work."""
 _FREE_S: Final = 20.0
@@ -87,7 +88,7 @@ class Run:
         self._threads: list[threading.Thread] = []
         self._reader = Reader(place.books / f"{TRAINER}.jsonl", TrainerLine)
         self._trained = 0
-        self._trained_at = now()
+        self._trained_at = self._disturbed_at = now()
         self._said_at = 0.0
         self._order = itertools.count()
         self._due: list[tuple[float, int, Callable[[], object]]] = []
@@ -191,8 +192,16 @@ class Run:
             self._said_at = now()
             lives = ", ".join(f"{party.name} {len(party.lives)}" for party in self._parties.values())
             _say(f"{now() - self._result.began_at:6.1f} s {self._trained} trained; lives: {lives}")
-        if now() - self._trained_at > self._settings.watchdog_s:
-            self._give_up(f"nothing was trained for {self._settings.watchdog_s:g} s")
+        self._watch_progress()
+
+    def _watch_progress(self) -> None:
+        """Gives up if nothing is trained while everybody is at work; or for very much longer, whoever is."""
+        if not all(party.is_at_work or party.has_ended for party in self._parties.values()):
+            self._disturbed_at = now()
+        limit_s = self._settings.watchdog_s
+        idle_s = now() - self._trained_at
+        if idle_s > _PATIENCE * limit_s or now() - max(self._trained_at, self._disturbed_at) > limit_s:
+            self._give_up(f"nothing was trained for {idle_s:.0f} s")
 
     def _give_up(self, words: str) -> None:
         """Writes down what can be seen of a hang: what the daemon holds, and every process's stacks."""

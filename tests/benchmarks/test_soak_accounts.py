@@ -6,7 +6,7 @@ import pytest
 
 from forebay.benchmarks.soak_accounts import account, recoveries, troubles_of
 from forebay.benchmarks.soak_explained import Injected, Trouble, explanation_of
-from forebay.benchmarks.soak_faults import DAEMON, KILL, TRAINER, Fault
+from forebay.benchmarks.soak_faults import DAEMON, KILL, ROLES, TRAINER, Fault
 from forebay.benchmarks.soak_words import Did, Told
 
 from .soak_books import Books
@@ -190,6 +190,14 @@ def test_every_refusal_error_and_end_in_the_books_is_a_trouble(books: Books) -> 
         (TRAINER, "error", ""),
     ]
     assert found[0].words == "a: all are lent"
+
+
+def test_a_key_that_was_never_told_an_outcome_is_unexplained(books: Books) -> None:
+    books.staged("open")
+    books.trained("open")
+    (found,) = troubles_of({"orchestrator-0": books.told}, TRAINER, books.did)
+    assert (found.kind, found.name, found.words) == ("key", "open", "open: no outcome was ever told")
+    assert explanation_of(found, [killed(found.at, victim) for victim in ROLES]) is None
 
 
 # Recovery.

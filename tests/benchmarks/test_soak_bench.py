@@ -54,7 +54,7 @@ def test_a_soak_without_a_trainer_gives_up_and_says_what_it_saw(
     result = run(SoakSettings(minutes=1, faults="cancel", watchdog_s=8, shm=str(shm_dir)))
     assert not result.is_clean
     (watchdog,) = [words for words in result.unexplained if "watchdog" in words]
-    assert "nothing was trained for 8 s" in watchdog
+    assert "nothing was trained for " in watchdog
     assert "READY" in watchdog  # what the daemon held
     assert "Current thread" in watchdog or "Thread 0x" in watchdog
     assert result.lost > 0

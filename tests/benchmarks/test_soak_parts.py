@@ -189,6 +189,28 @@ def test_a_killed_party_lives_again_and_is_told_its_lasting_order(tmp_path: Path
         assert not party.signal(signal.SIGKILL)
 
 
+def test_a_party_that_was_told_to_end_before_it_might_stay_away_comes_back(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "print('up', flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+    (tmp_path / "child.py").write_text(code)
+
+    def environment() -> dict[str, str]:
+        return os.environ | {"PYTHONPATH": str(tmp_path)}
+
+    with Party("child", lambda _: ["child"], environment, tmp_path / "log", sys.executable) as party:
+        assert party.wait_until_at_work(WAIT_S)
+        assert party.signal(signal.SIGTERM)
+        party.may_end()
+        party.order("go on", lasts=True)
+        assert party.wait_until_ended(WAIT_S)
+        assert party.lives[0].code == 0
+        assert len(party.lives) == 2
+
+
 # The proxy.
 
 
