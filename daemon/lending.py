@@ -209,21 +209,29 @@ class Lending:
             self._book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
             return False
         queue, attachment = found
+        if request.slot < 0 and _is_lent(attachment, request):
+            # Its release was lost. Both are said again, in order, until they are confirmed; to confirm this one
+            # now would leave the key on the device for ever.
+            return False
         batch = self._release(attachment, request.slot, request.generation) if request.slot >= 0 else None
         freed = batch is not None
         if batch is None and not request.reason and request.key not in attachment.on_device:
             freed = self._learn_on_device(queue, attachment, request.key, request.attempt, now, is_trained=True)
         batch = batch or attachment.on_device.pop(request.key, None)
-        if batch is not None and request.reason:
-            if request.stale:
-                self._staleness.note_dropped(batch, now)
-            self._book.finish(batch, MicroBatchEvent.DROP, now, request.reason)
-        elif batch is not None:
-            if batch.state is MicroBatchState.READY:
-                self._book.move(batch, MicroBatchEvent.PROMOTE, now)
-            self._book.finish(batch, MicroBatchEvent.CONSUME, now)
+        if batch is not None:
+            self._end(batch, request, now)
         self._book.do(Reply(address, Done(id=request.id)))
         return freed
+
+    def _end(self, batch: MicroBatch, told: Finished, now: float) -> None:
+        if told.reason:
+            if told.stale:
+                self._staleness.note_dropped(batch, now)
+            self._book.finish(batch, MicroBatchEvent.DROP, now, told.reason)
+            return
+        if batch.state is MicroBatchState.READY:
+            self._book.move(batch, MicroBatchEvent.PROMOTE, now)
+        self._book.finish(batch, MicroBatchEvent.CONSUME, now)
 
     def _release(self, attachment: Attachment, slot: int, generation: int) -> MicroBatch | None:
         batch = attachment.lent.get(slot)
@@ -299,6 +307,12 @@ class Lending:
             self._book.refuse(address, request_id, RefusalCode.NOT_ATTACHED, words)
             return None
         return found
+
+
+def _is_lent(attachment: Attachment, request: Finished) -> bool:
+    """Tells whether what is reported finished was not released by its trainer, as far as is known here."""
+    told = (request.key, request.attempt, request.generation)
+    return any((batch.key, batch.attempt, batch.generation) == told for batch in attachment.lent.values())
 
 
 def _is_holder_name(name: str) -> bool:

@@ -264,7 +264,7 @@ class Conversation:
         self._unconfirmed = {}
         for number, report in reports.items():
             if isinstance(report, Finished):
-                self._unconfirmed[number] = msgspec.structs.replace(report, slot=-1)
+                self._unconfirmed[number] = msgspec.structs.replace(report, slot=-1, generation=0)
 
     def _refused(self, refused: Refused, now: float) -> list[TrainerRequest]:
         match refused.code:

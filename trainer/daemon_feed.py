@@ -256,12 +256,13 @@ class DaemonFeed:
             self._gone[lend.key] = KeyGone(key=lend.key, state=MicroBatchState.DROPPED, reason=reason, stale=True)
 
         def finished() -> Finished:
+            is_current = self.is_current(slot.reader)
             return Finished(
                 holder="",
                 key=lend.key,
                 attempt=slot.attempt,
-                slot=lend.slot if was_held and self.is_current(slot.reader) else -1,
-                generation=lend.generation,
+                slot=lend.slot if was_held and is_current else -1,
+                generation=lend.generation if is_current else 0,
                 reason=printable(reason),
                 stale=was_stale,
             )

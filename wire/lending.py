@@ -62,7 +62,7 @@ class Finished(Message, frozen=True):
     Attributes:
         attempt: The stage call that it came by, for a daemon that was restarted since.
         slot: The slot, if the trainer still holds it, else -1.
-        generation: That slot's generation.
+        generation: That of the slot which it was lent in; 0 if that was in another pool.
         reason: Empty if consumed, else why it was dropped.
         stale: Whether that was because it was stale.
     """

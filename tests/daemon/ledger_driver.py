@@ -484,16 +484,19 @@ class Trainer:
         *,
         attempt: str = "",
         lend: Lend | None = None,
+        released: Lend | None = None,
         reason: str = "",
         stale: bool = False,
     ) -> list[Message]:
+        """Reports the end of what is still lent, or was released, or never came by a slot."""
+        came_by = lend or released
         finished = Finished(
             id=self._driver.new_id(),
             holder=self.holder,
             key=key,
             attempt=attempt,
             slot=lend.slot if lend else -1,
-            generation=lend.generation if lend else 0,
+            generation=came_by.generation if came_by else 0,
             reason=reason,
             stale=stale,
         )
