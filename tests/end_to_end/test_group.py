@@ -10,7 +10,6 @@ import select
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -223,31 +222,6 @@ def test_a_pipe_or_a_link_that_a_member_left_among_the_holders_stops_no_daemon(p
         os.chown(holders / left, MEMBER, GROUP, follow_symlinks=False)
     with daemon_of_owner(place, group=GROUP) as ready:
         stage(ready, "k")
-
-
-def test_a_socket_is_private_from_its_first_moment_on(shm_dir: Path) -> None:
-    before = os.umask(0)
-    seen: set[int] = set()
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.is_set():
-            with contextlib.suppress(OSError):
-                seen.update(stat.S_IMODE(path.stat().st_mode) for path in shm_dir.glob("*.sock"))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        settings: dict[str, Any] = {"pool": str(shm_dir / "pool"), "slots": 1, "slot_initial_bytes": 65536}
-        settings |= {f"{name}_endpoint": f"ipc://{shm_dir}/{name}.sock" for name in ("control", "data", "trainer")}
-        for _ in range(3):
-            with local_daemon(**settings, drain_s=0):
-                pass
-    finally:
-        over.set()
-        watcher.join()
-        os.umask(before)
-    assert seen == {0o600}
 
 
 def test_a_group_that_there_is_not_is_a_wrong_setting(shm_dir: Path) -> None:
