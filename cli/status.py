@@ -21,9 +21,11 @@ def status(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
     timeout_s: Annotated[float, typer.Option(help="seconds to wait for the daemon")] = 10.0,
+    client_key_file: Annotated[str | None, typer.Option(help="own secret key file")] = None,
+    server_key_file: Annotated[str | None, typer.Option(help="the daemon's public key file")] = None,
 ) -> None:
     """Show the daemon's slots and queues."""
-    found = asyncio.run(_ask(endpoint, timeout_s))
+    found = asyncio.run(_ask(endpoint, timeout_s, client_key_file, server_key_file))
     if json:
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
         return
@@ -39,8 +41,17 @@ def status(
     console.print(_queues(found))
 
 
-async def _ask(endpoint: str | None, timeout_s: float) -> Status:
-    async with StagingClient(endpoint, name="forebay status", timeout_s=timeout_s) as client:
+async def _ask(
+    endpoint: str | None, timeout_s: float, client_key_file: str | None, server_key_file: str | None
+) -> Status:
+    client = StagingClient(
+        endpoint,
+        name="forebay status",
+        timeout_s=timeout_s,
+        client_key_file=client_key_file,
+        server_key_file=server_key_file,
+    )
+    async with client:
         return await client.status()
 
 

@@ -18,10 +18,15 @@ class Channel(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Address:
-    """Where a peer can be answered: a socket and the routing id that it gave the peer."""
+    """Where a peer can be answered: a socket and the routing id that it gave the peer.
+
+    The key that the peer proved to have belongs to it, empty where none was asked for: whoever comes with another
+    key is another peer, also with the same routing id.
+    """
 
     channel: Channel
     routing: bytes
+    user: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

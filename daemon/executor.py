@@ -11,7 +11,7 @@ from typing import Any
 import zmq
 
 from forebay.shm import Pool, SlotFile, holder_path
-from forebay.sockets import Mailbox
+from forebay.sockets import Endpoint, Mailbox
 from forebay.wire import LocalError, encode_message, printable
 
 from .actions import (
@@ -43,7 +43,7 @@ class Executor:
     Args:
         ledger: Hears the outcomes.
         pool: Holds the slots.
-        sockets: The ROUTER socket of each channel.
+        endpoints: The ROUTER of each channel.
         mailbox: Brings outcomes back to the loop.
     """
 
@@ -51,12 +51,12 @@ class Executor:
         self,
         ledger: Ledger,
         pool: Pool,
-        sockets: Mapping[Channel, zmq.Socket[bytes]],
+        endpoints: Mapping[Channel, Endpoint],
         mailbox: Mailbox,
     ) -> None:
         self._ledger = ledger
         self._pool = pool
-        self._sockets = sockets
+        self._endpoints = endpoints
         self._mailbox = mailbox
         self._replies: dict[Address, list[bytes]] = {}
         self._grower = SlotGrower(mailbox, self._grown, self._grow_failed)
@@ -92,8 +92,12 @@ class Executor:
         """
         replies, self._replies = self._replies, {}
         for to, frames in replies.items():
+            endpoint = self._endpoints[to.channel]
+            if not endpoint.is_still(to.routing, to.user):
+                log.warning("answers_withheld count=%s", len(frames) - 1)
+                continue
             try:
-                self._sockets[to.channel].send_multipart(frames, zmq.NOBLOCK)
+                endpoint.socket.send_multipart(frames, zmq.NOBLOCK)
             except zmq.ZMQError as error:
                 # The peer is gone or reads nothing; it asks again if it still cares.
                 if error.errno not in (errno.EHOSTUNREACH, errno.EAGAIN):

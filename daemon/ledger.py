@@ -12,13 +12,16 @@ from forebay.shm import Outcome, SlotTable
 from forebay.wire import (
     GONE,
     PROTOCOL_VERSION,
+    TRUSTED,
     Abandon,
     Advance,
     Advanced,
     Arrivals,
     Attach,
     Await,
+    Client,
     ControlRequest,
+    DataProtection,
     Detach,
     FindPool,
     Finished,
@@ -33,6 +36,7 @@ from forebay.wire import (
     Promoted,
     RefusalCode,
     Reset,
+    Right,
     TrainerRequest,
     Want,
     Welcome,
@@ -62,6 +66,7 @@ class Ledger:
         software: Version of this package.
         pool: The pool's folder, as told to trainers.
         data_endpoint: Where chunks go, as told to orchestrators.
+        data_protection: What guards it, as told to them.
         now: Monotonic second of the start.
     """
 
@@ -76,6 +81,7 @@ class Ledger:
         software: str,
         pool: str,
         data_endpoint: str,
+        data_protection: DataProtection = DataProtection.NONE,
         now: float,
     ) -> None:
         self._book = Book(settings, slots, incoming, me, epoch)
@@ -85,6 +91,7 @@ class Ledger:
         self._software = software
         self._pool = pool
         self._data_endpoint = data_endpoint
+        self._data_protection = data_protection
         self._started = now
 
     def __repr__(self) -> str:
@@ -109,22 +116,27 @@ class Ledger:
 
     # Events from peers.
 
-    def control(self, sender: Address, request: ControlRequest, now: float) -> list[Action]:
-        """Handles a message from an orchestrator or inspector."""
-        if isinstance(request, Hello):
+    def control(
+        self, sender: Address, request: ControlRequest, now: float, client: Client = TRUSTED
+    ) -> list[Action]:
+        """Handles a message from an orchestrator or inspector, as far as its client may say it."""
+        lacking = _lacking(client, request)
+        if lacking:
+            self._book.refuse(sender, request.id, RefusalCode.NOT_ALLOWED, lacking)
+        elif isinstance(request, Hello):
             self._hello(sender, request)
         elif sender not in self._book.peers:
             words = "say hello first; the daemon may have restarted"
             self._book.refuse(sender, request.id, RefusalCode.HELLO_FIRST, words)
         else:
             self._book.peers.move_to_end(sender)
-            self._known_control(sender, request, now)
+            self._known_control(sender, request, now, client)
         return self._book.take_actions()
 
-    def _known_control(self, sender: Address, request: ControlRequest, now: float) -> None:
+    def _known_control(self, sender: Address, request: ControlRequest, now: float, client: Client) -> None:
         match request:
             case Offer():
-                self._staging.offer(sender, request, now)
+                self._staging.offer(sender, request, now, client)
             case Abandon():
                 self._staging.abandon(sender, request, now)
             case Reset():
@@ -246,6 +258,7 @@ class Ledger:
             peer=book.me,
             data_endpoint=self._data_endpoint,
             limits=book.settings.limits,
+            data_protection=self._data_protection,
         )
         book.do(Reply(sender, welcome))
 
@@ -286,3 +299,15 @@ class Ledger:
 
     def _when_published(self, batch: MicroBatch, now: float) -> None:
         self._lending.lend(self._book.queue(batch.queue), now)
+
+
+def _lacking(client: Client, request: ControlRequest) -> str:
+    """Returns the words to refuse a request with that its client has no right to; empty if it has."""
+    match request:
+        case Offer() | Abandon() | Await() | Reset() | Advance():
+            return client.lacks(Right.STAGE, request.queue)
+        case GetStatus():
+            return client.lacks(Right.INSPECT)
+        case _:
+            # A hello shows nothing that whoever has any right may not know.
+            return "" if client.rights else client.lacks(Right.STAGE)

@@ -8,7 +8,9 @@ import math
 from forebay.shm import Envelope, Outcome, file_bytes_for
 from forebay.wire import (
     MICRO_BATCH_TRANSITIONS,
+    TRUSTED,
     Arrivals,
+    Client,
     LocalError,
     MicroBatchEvent,
     MicroBatchState,
@@ -33,6 +35,7 @@ class MicroBatch:
         leaf_bytes: Bytes of each of its leaves, in order.
         payload_bytes: Bytes of its leaves.
         sender: Who is told what becomes of the offer; the latest connection that asked.
+        client: Who that is to the operator: what it is told says no more than it may see.
         offer_id: Id of the latest offer message.
         deadline: Monotonic second at which the offer, or the silence while filling, ends.
         state: Assigned by `move` alone.
@@ -62,6 +65,7 @@ class MicroBatch:
     payload_bytes: int = 0
     body_bytes: int = 0
     sender: Address | None = None
+    client: Client = TRUSTED
     offer_id: int = 0
     deadline: float = 0.0
     state: MicroBatchState = MicroBatchState.OFFERED

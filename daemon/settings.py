@@ -14,9 +14,12 @@ from forebay.wire import (
     GIB,
     MAX_CHUNK_BYTES,
     MIB,
+    DataProtection,
     Limits,
     SettingError,
+    check_exposure,
     check_settings,
+    is_exposed,
     read_variables,
     setting,
     settings_from,
@@ -71,6 +74,15 @@ class Settings:
     receive_chunks: int = setting(
         4, "chunks buffered per sender, a bound on memory", 1, 1024, "4 MiB a sender; more are no faster"
     )
+    key_file: str = setting("", "the daemon's secret key file, for tcp endpoints; empty = no keys")
+    authorised_file: str = setting("", "TOML file of the clients that may enter, with keys and rights")
+    data_protection: str = setting(
+        DataProtection.ENCRYPTED.value,
+        "how keys guard the data endpoint",
+        choices=(DataProtection.ENCRYPTED.value, DataProtection.AUTHENTICATED.value),
+    )
+    insecure: bool = setting(False, "let everybody in who reaches a tcp endpoint without keys")
+    group: str = setting("", "group that may use ipc endpoints and pool too; empty = this user alone")
     log_level: str = setting(
         "info", "the least level that is logged", choices=("debug", "info", "warning", "error")
     )
@@ -105,11 +117,26 @@ class Settings:
             port = address.rpartition(":")[2]
             if address.startswith("tcp:") and port.isdecimal() and int(port) > _MAX_PORT:
                 raise SettingError(f"setting {name}", got=address, limit=f"a port up to {_MAX_PORT}")
+        exposed = dict(zip(("control_endpoint", "data_endpoint"), ports, strict=True))
+        check_exposure(exposed, key_file=self.key_file, insecure=self.insecure)
         fixed = [address for address in (*ports, self.trainer_endpoint) if not address.endswith(":*")]
         if len(set(fixed)) != len(fixed):
             raise SettingError(
                 "settings control_endpoint, data_endpoint, trainer_endpoint", got=fixed, limit="three addresses"
             )
+
+    @property
+    def protection_of_data(self) -> DataProtection:
+        """What guards the data endpoint: `data_protection` where there are keys and it is a tcp address."""
+        has_keys = bool(self.key_file) and self.data_endpoint.startswith("tcp:")
+        return DataProtection(self.data_protection) if has_keys else DataProtection.NONE
+
+    @property
+    def open_to_all(self) -> list[str]:
+        """Addresses at which everybody may enter who reaches them from another host."""
+        if self.key_file:
+            return []
+        return [address for address in (self.control_endpoint, self.data_endpoint) if is_exposed(address)]
 
     @property
     def limits(self) -> Limits:

@@ -10,8 +10,10 @@ import msgspec
 
 from forebay.shm import Envelope, SlotEvent, SlotState
 from forebay.wire import (
+    TRUSTED,
     Abandon,
     Arrivals,
+    Client,
     MicroBatchEvent,
     MicroBatchState,
     Offer,
@@ -58,22 +60,22 @@ class Staging:
 
     # Offers.
 
-    def offer(self, sender: Address, offer: Offer, now: float) -> None:
-        """Grants a slot, waits for one, answers a repeat, or refuses."""
+    def offer(self, sender: Address, offer: Offer, now: float, client: Client = TRUSTED) -> None:
+        """Grants a slot, waits for one, answers a repeat, or refuses in words that its client may hear."""
         refusal = self._book.refusal_of(offer.queue, offer.key, offer.attempt)
         if refusal is not None:
             self._book.reply(sender, msgspec.structs.replace(refusal, id=offer.id))
             return
         known = self._book.find(offer.queue, offer.key)
         if known is None:
-            self._admit(sender, offer, now)
+            self._admit(sender, offer, now, client)
         elif known.attempt == offer.attempt:
-            self._repeat(known, sender, offer, now)
+            self._repeat(known, sender, offer, now, client)
         else:
-            self._replace(known, sender, offer, now)
+            self._replace(known, sender, offer, now, client)
 
-    def _repeat(self, batch: MicroBatch, sender: Address, offer: Offer, now: float) -> None:
-        batch.sender, batch.offer_id = sender, offer.id
+    def _repeat(self, batch: MicroBatch, sender: Address, offer: Offer, now: float, client: Client) -> None:
+        batch.sender, batch.offer_id, batch.client = sender, offer.id, client
         if batch.was_published:
             self._book.do(Reply(sender, Staged(id=offer.id, state=batch.state)))
         elif batch.state is MicroBatchState.FILLING:
@@ -83,12 +85,12 @@ class Staging:
             # It waits for a slot; its sender hears that somebody is there.
             self._book.do(Reply(sender, Reached(id=offer.id, state=batch.state)))
         elif batch.fell_silent:
-            self._admit(sender, offer, now)
+            self._admit(sender, offer, now, client)
         elif batch.state is MicroBatchState.DROPPED:
             words = f"this attempt for {offer.key!r} was dropped: {batch.reason}"
             self._book.refuse(sender, offer.id, RefusalCode.DROPPED, words)
 
-    def _replace(self, batch: MicroBatch, sender: Address, offer: Offer, now: float) -> None:
+    def _replace(self, batch: MicroBatch, sender: Address, offer: Offer, now: float, client: Client) -> None:
         if batch.state is MicroBatchState.CONSUMED:
             words = f"{offer.key!r} was trained already; use a new key for a new micro-batch"
             self._book.refuse(sender, offer.id, RefusalCode.CONSUMED, words)
@@ -96,12 +98,12 @@ class Staging:
             words = f"the trainer of queue {offer.queue!r} holds {offer.key!r}; wait until it is consumed"
             self._book.refuse(sender, offer.id, RefusalCode.IN_USE, words)
         elif (offer.queue, offer.key) in self._book.batches:
-            self._admit(sender, offer, now, replaced=batch)
+            self._admit(sender, offer, now, client, replaced=batch)
         else:
             if batch.fell_silent:
                 # Its sender may wake up; it must not take the key back.
                 self._book.refuse_attempt(batch, RefusalCode.REPLACED, f"a newer attempt for {batch.key!r} came")
-            self._admit(sender, offer, now)
+            self._admit(sender, offer, now, client)
 
     def _is_with_trainer(self, batch: MicroBatch) -> bool:
         if batch.state is MicroBatchState.ON_DEVICE:
@@ -111,7 +113,15 @@ class Staging:
             SlotState.QUARANTINED,
         )
 
-    def _admit(self, sender: Address, offer: Offer, now: float, *, replaced: MicroBatch | None = None) -> None:
+    def _admit(
+        self,
+        sender: Address,
+        offer: Offer,
+        now: float,
+        client: Client,
+        *,
+        replaced: MicroBatch | None = None,
+    ) -> None:
         """Takes an offer in, at the place of the entry that it replaces.
 
         An offer that is refused at once leaves that entry alone; one that is taken in ends it, also if no slot can
@@ -126,7 +136,7 @@ class Staging:
             book.refuse(sender, offer.id, RefusalCode.BAD_REQUEST, words)
             return
         try:
-            batch = self._new_batch(sender, offer, now)
+            batch = self._new_batch(sender, offer, now, client)
         except TreeError as error:
             book.refuse(sender, offer.id, self._manifest_fault(offer.manifest), str(error))
             return
@@ -175,7 +185,7 @@ class Staging:
             return RefusalCode.BAD_MANIFEST
         return RefusalCode.TOO_LARGE
 
-    def _new_batch(self, sender: Address, offer: Offer, now: float) -> MicroBatch:
+    def _new_batch(self, sender: Address, offer: Offer, now: float, client: Client) -> MicroBatch:
         limits = self._book.settings.limits
         manifest = decode_manifest(offer.manifest, limits)
         leaf_bytes = tuple(leaf.nbytes for leaf in manifest.leaves)
@@ -197,6 +207,7 @@ class Staging:
             payload_bytes=manifest.payload_bytes,
             body_bytes=body_bytes,
             sender=sender,
+            client=client,
             offer_id=offer.id,
             deadline=now + offer.wait_s,
             body=self._eager_body(offer, body_bytes),
@@ -356,16 +367,17 @@ class Staging:
             self._forget(batch, now, words)
 
     def _refuse_for_want_of_a_slot(self, batch: MicroBatch, now: float) -> None:
-        held = ", ".join(self._describe_slot(slot.index, now) for slot in self._book.slots)
+        held = ", ".join(self._describe_slot(slot.index, batch.client, now) for slot in self._book.slots)
         words = f"no slot became free for {batch.key!r}: {held}"
         self._book.refuse_attempt(batch, RefusalCode.NO_SLOT, words)
         self._forget(batch, now, "no slot became free")
 
-    def _describe_slot(self, index: int, now: float) -> str:
+    def _describe_slot(self, index: int, client: Client, now: float) -> str:
+        """Says what a slot is doing; of what it holds, only what a client may see."""
         state = "growing" if self._supply.is_growing(index) else self._book.slots[index].state.name
         words = f"slot {index} {state}"
         batch = next((batch for batch in self._book.batches.values() if batch.slot == index), None)
-        if batch is None:
+        if batch is None or not client.may_see(batch.queue):
             return words
         words += f" {batch.key!r} for {now - batch.since:.1f} s"
         trainer = self._book.queue(batch.queue).attachment

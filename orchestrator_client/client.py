@@ -37,9 +37,10 @@ from forebay.wire import (
 )
 from forebay.wire import Staged as StagedMessage
 
-from .data_endpoint import data_endpoint
+from .data_endpoint import Target, data_target
 from .exchange import Exchange
 from .freshness import check_freshness
+from .key_choice import daemon_keys
 from .pace import Pace
 from .payload import Payload
 from .remote_errors import unexpected
@@ -69,6 +70,8 @@ class StagingClient:
         codec: How arrays travel, `auto` or one of `forebay.wire.CODECS`; default the setting FOREBAY_CODEC.
         pace: Limits what this client sends to a rate, to leave room on a shared link. Clients that share one
             keep to it together.
+        client_key_file: This client's own secret key file, for tcp; default the setting FOREBAY_CLIENT_KEY_FILE.
+        server_key_file: The daemon's public key file, for tcp; default the setting FOREBAY_SERVER_KEY_FILE.
     """
 
     def __init__(
@@ -84,11 +87,19 @@ class StagingClient:
         connections: int | None = None,
         codec: str | None = None,
         pace: Pace | None = None,
+        client_key_file: str | None = None,
+        server_key_file: str | None = None,
     ) -> None:
         # First: a wrong setting shall leave nothing open.
-        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace)
+        keys = daemon_keys(client_key_file, server_key_file)
+        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace, keys=keys)
         self._link = ServerLink(
-            DAEMON, endpoint or default_endpoint("control"), name=name, retry_s=retry_s, silence_s=silence_s
+            DAEMON,
+            endpoint or default_endpoint("control"),
+            name=name,
+            retry_s=retry_s,
+            silence_s=silence_s,
+            keys=keys,
         )
         self._registry = registry
         self._timeout_s = timeout_s
@@ -172,7 +183,7 @@ class StagingClient:
             policy_version=policy_version,
             expires_s=expires_s,
         )
-        sending = Sending(self._wire, payload, self._data_endpoint)
+        sending = Sending(self._wire, payload, self._data_target)
         with self._link.talk():
             reply = await self._offer(offer, sending, started, started + timeout_s)
         if isinstance(reply, Refused):
@@ -300,8 +311,8 @@ class StagingClient:
             raise ClosedError("the staging client is not open", remedy="use it inside its async with block")
         return self._link.welcome
 
-    def _data_endpoint(self) -> str:
-        return data_endpoint(self._link.endpoint, self._welcome.data_endpoint)
+    def _data_target(self) -> Target:
+        return data_target(self._link.endpoint, self._welcome)
 
     async def _fill(
         self, exchange: Exchange, sending: Sending, deadline: float, key: str

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from forebay.wire import (
     BrokenError,
     ClosedError,
+    ForebayError,
     Goodbye,
     Message,
     ProtocolError,
@@ -38,7 +39,7 @@ class Exchange:
         self.request = request
         self._renewed = renewed or (lambda: request)
         self.repeats_are_answered = repeats_are_answered
-        self.replies: asyncio.Queue[Message | ProtocolError | None] = asyncio.Queue()
+        self.replies: asyncio.Queue[Message | ForebayError | None] = asyncio.Queue()
         self.repeats = 0
         self._words_heard = 0
         self._unanswered = 0
@@ -54,6 +55,7 @@ class Exchange:
             WaitTimeoutError: No answer in time.
             BrokenError: The server said goodbye, or says nothing at all.
             ProtocolError: Whoever answers the hello is no such server.
+            RefusedError: The server does not know this client's key.
             ClosedError: The client was closed.
         """
         kind = self._link.kind
@@ -75,7 +77,7 @@ class Exchange:
                     self._link.send(self._renewed())
                 case Goodbye(kept=True):
                     continue  # another one will adopt the pool, and the repeated request with it
-                case None | Goodbye() | ProtocolError():
+                case None | Goodbye() | ForebayError():
                     raise self._ended(reply, what)
                 case _:
                     return reply
@@ -94,7 +96,7 @@ class Exchange:
         self.repeats += 1
         self._unanswered += 1
 
-    def _ended(self, reply: Goodbye | ProtocolError | None, what: str) -> Exception:
+    def _ended(self, reply: Goodbye | ForebayError | None, what: str) -> Exception:
         kind, endpoint = self._link.kind, self._link.endpoint
         match reply:
             case None:
@@ -109,3 +111,5 @@ class Exchange:
                     f" {printable(str(reply))}",
                     remedy=kind.address_remedy,
                 )
+            case _:
+                return reply

@@ -15,6 +15,7 @@ from forebay.shm import default_endpoint
 from forebay.wire import ProtocolError, RefusalCode, StepTimes, TreeRegistry, WorkerStatus, default_registry
 
 from .client import StagingClient
+from .key_choice import worker_keys
 from .pace import Pace
 from .results import Refusal
 from .sending import Wire
@@ -47,6 +48,9 @@ class TrainerHandle:
         connections: For bulk data, to each of the two; default the setting FOREBAY_CONNECTIONS.
         codec: How arrays travel, `auto` or one of `forebay.wire.CODECS`; default the setting FOREBAY_CODEC.
         pace: Limits what is sent to a rate, inline payloads included.
+        client_key_file: This client's own secret key file, for tcp; default the setting FOREBAY_CLIENT_KEY_FILE.
+        server_key_file: The daemon's public key file, for tcp; default the setting FOREBAY_SERVER_KEY_FILE.
+        worker_key_file: The worker's, if it is another; default the setting FOREBAY_WORKER_KEY_FILE.
     """
 
     def __init__(
@@ -65,19 +69,24 @@ class TrainerHandle:
         connections: int | None = None,
         codec: str | None = None,
         pace: Pace | None = None,
+        client_key_file: str | None = None,
+        server_key_file: str | None = None,
+        worker_key_file: str | None = None,
     ) -> None:
         self.queue = queue
         self._timeout_s = timeout_s
         self._lend_timeout_s = lend_timeout_s
         self._is_staging = False
         # First: a wrong setting shall leave nothing open.
-        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace)
+        keys = worker_keys(client_key_file, server_key_file, worker_key_file)
+        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace, keys=keys)
         self._link = ServerLink(
             WORKER,
             endpoint or default_endpoint("worker"),
             name=name,
             retry_s=retry_s,
             silence_s=silence_s,
+            keys=keys,
         )
         self._calls = WorkerCalls(self._link, self._wire, registry)
         self._staging = StagingClient(
@@ -91,6 +100,8 @@ class TrainerHandle:
             connections=connections,
             codec=codec,
             pace=pace,
+            client_key_file=client_key_file,
+            server_key_file=server_key_file,
         )
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import mmap
 import shutil
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,11 +15,11 @@ import msgspec
 from forebay.wire import HostError, Peer
 
 from .layout import BODY_OFFSET, LAYOUT_VERSION
-from .locations import make_private_folder
+from .locations import make_private_folder, share
 from .locks import FileLock, is_held
 from .memory import check_room, shm_full
 from .outcomes import JOURNAL_NAME, OutcomeJournal
-from .slot_file import SlotFile, slot_path
+from .slot_file import SAME_SHM, SlotFile, slot_path
 from .slot_table import Slot
 from .states import SlotState
 
@@ -50,6 +51,20 @@ def holder_path(pool: Path, holder: str) -> Path:
     return pool / HOLDERS_NAME / holder
 
 
+def lock_holder(pool: Path, holder: str, peer: Peer) -> FileLock:
+    """Locks a trainer's holder file, which the daemon may look at, also where that is another user.
+
+    Raises:
+        HostError: The pool cannot be entered from here.
+    """
+    path = holder_path(pool, holder)
+    try:
+        is_shared = path.parent.stat().st_mode & stat.S_IRWXG
+    except OSError as error:
+        raise HostError(f"the daemon's pool {pool} cannot be entered ({error})", remedy=SAME_SHM) from error
+    return FileLock(path, peer, mode=0o640 if is_shared else 0o600)
+
+
 class Pool:
     """The slots of one daemon, created or adopted.
 
@@ -62,6 +77,7 @@ class Pool:
         remembered_keys: Finished keys that its journal of outcomes has room for.
         peer: This daemon, for whoever finds the pool locked.
         epoch: This run of the daemon.
+        gid: A group whose trainers may attach: read slots, and lock their holders. None for this user alone.
 
     Attributes:
         outcomes: What became of the last micro-batches.
@@ -73,10 +89,19 @@ class Pool:
     """
 
     def __init__(
-        self, path: Path, *, slot_count: int, slot_bytes: int, remembered_keys: int, peer: Peer, epoch: str
+        self,
+        path: Path,
+        *,
+        slot_count: int,
+        slot_bytes: int,
+        remembered_keys: int,
+        peer: Peer,
+        epoch: str,
+        gid: int | None = None,
     ) -> None:
         self.path = path
-        self._lock = _lock_folder(path, peer)
+        self._gid = gid
+        self._lock = _lock_folder(path, peer, gid)
         self.files: list[SlotFile] = []
         found = _present_slots(path)
         with contextlib.ExitStack() as undo:
@@ -104,7 +129,7 @@ class Pool:
         need = sum(max(0, slot_bytes - present.get(index, 0)) for index in range(count))
         check_room(self.path, need)
         for index in range(count):
-            file = SlotFile(self.path, index)
+            file = SlotFile(self.path, index, gid=self._gid)
             self.files.append(file)
             file.reserve(slot_bytes)
             file.remap()
@@ -112,13 +137,20 @@ class Pool:
     def _describe(self, epoch: str) -> None:
         header = msgspec.json.encode(PoolHeader(LAYOUT_VERSION, epoch))
         try:
-            (self.path / HOLDERS_NAME).mkdir(mode=0o700, exist_ok=True)
+            self._make_holders()
             (self.path / HEADER_NAME).write_bytes(header)
+            share(self.path / HEADER_NAME, private=0o600, shared=0o640, gid=self._gid)
             self._remove_dead_holders()
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise shm_full(self.path, mmap.PAGESIZE) from error
             raise HostError(f"the pool {self.path} cannot be described ({error})") from error
+
+    def _make_holders(self) -> None:
+        holders = self.path / HOLDERS_NAME
+        holders.mkdir(mode=0o700, exist_ok=True)
+        # What a trainer makes in it gets the group; and it can remove only its own.
+        share(holders, private=0o700, shared=0o3770, gid=self._gid)
 
     def _remove_holders(self) -> None:
         holders = self.path / HOLDERS_NAME
@@ -131,8 +163,9 @@ class Pool:
     def _remove_dead_holders(self) -> None:
         """Removes the locks of trainers that died while no daemon watched them."""
         for holder in (self.path / HOLDERS_NAME).iterdir():
-            if not is_held(holder):
-                holder.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what a member of the group left there stops no daemon
+                if not is_held(holder):
+                    holder.unlink(missing_ok=True)
 
     def found_slots(self) -> list[Slot]:
         """Returns every slot as its header tells it; a half-filled one is FREE again."""
@@ -187,7 +220,7 @@ def read_pool_header(path: Path) -> PoolHeader:
     except (OSError, msgspec.DecodeError) as error:
         raise HostError(
             f"the daemon's pool {path} cannot be entered from here ({error})",
-            remedy="daemon and trainer must see the same /dev/shm and run under the same user",
+            remedy=SAME_SHM,
         ) from error
 
 
@@ -212,15 +245,15 @@ def remove_orphan(path: Path, peer: Peer) -> bool:
     return not path.exists()
 
 
-def _lock_folder(path: Path, peer: Peer) -> FileLock:
-    make_private_folder(path, "pool")
+def _lock_folder(path: Path, peer: Peer, gid: int | None) -> FileLock:
+    make_private_folder(path, "pool", gid)
     try:
         return FileLock(path / LOCK_NAME, peer)
     except HostError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
     # Whoever held it has just removed it.
-    make_private_folder(path, "pool")
+    make_private_folder(path, "pool", gid)
     return FileLock(path / LOCK_NAME, peer)
 
 

@@ -3,16 +3,28 @@
 from .bulk_receiver import BulkReceiver
 from .chunk_receiver import ChunkReceiver
 from .endpoint import Endpoint, control_frame_limit, milliseconds_until
+from .gate import AuthorisedFile, Gate, ServerKeys, load_server_keys
+from .keys import ClientKeys, KeyPair, load_client_keys, load_key_pair, load_public_key, make_key_files
 from .liveness import ping
 from .mailbox import Mailbox
 from .signals import stopped_by_sigterm, waking_signals
 
 __all__ = [
+    "AuthorisedFile",
     "BulkReceiver",
     "ChunkReceiver",
+    "ClientKeys",
     "Endpoint",
+    "Gate",
+    "KeyPair",
     "Mailbox",
+    "ServerKeys",
     "control_frame_limit",
+    "load_client_keys",
+    "load_key_pair",
+    "load_public_key",
+    "load_server_keys",
+    "make_key_files",
     "milliseconds_until",
     "ping",
     "stopped_by_sigterm",

@@ -15,7 +15,7 @@ from pathlib import Path
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from forebay.shm import FileLock, holder_path, read_pool_header, this_peer
+from forebay.shm import FileLock, lock_holder, read_pool_header, this_peer
 from forebay.sockets import milliseconds_until, ping
 from forebay.wire import (
     BrokenError,
@@ -284,10 +284,7 @@ class DaemonLink:
             return self._lock.path.name, True
         self._let_go()
         name = uuid.uuid4().hex
-        try:
-            self._lock = FileLock(holder_path(pool, name), self._peer)
-        except OSError as error:
-            raise HostError(f"the daemon's pool {pool} cannot be entered from here ({error})") from error
+        self._lock = lock_holder(pool, name, self._peer)
         return name, False
 
     def _let_go(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from .access import DataProtection
 from .limits import Limits
 from .message import Goodbye, Message, Peer, Refused, decode_with
 from .states import MicroBatchState
@@ -82,12 +83,13 @@ class GetStatus(Message, frozen=True):
     """Asks for a `Status`."""
 
 
-class Welcome(Message, frozen=True):
+class Welcome(Message, frozen=True, kw_only=True):
     """Answers `Hello`.
 
     Attributes:
         epoch: Names this run of the daemon; it changes when the daemon restarts.
         data_endpoint: Where chunks go; a wildcard host stands for the host that the client dialled.
+        data_protection: What guards it; a client with keys uses them there only if it is encrypted.
     """
 
     version: int
@@ -96,6 +98,7 @@ class Welcome(Message, frozen=True):
     peer: Peer
     data_endpoint: str
     limits: Limits
+    data_protection: DataProtection = DataProtection.NONE
 
 
 class Granted(Message, frozen=True):

@@ -74,6 +74,7 @@ class RefusalCode(enum.StrEnum):
     FORGOTTEN = "forgotten"
     INLINE_FULL = "inline_full"
     TOO_MANY_CALLS = "too_many_calls"
+    NOT_ALLOWED = "not_allowed"
 
 
 REFUSAL_MEANINGS: dict[RefusalCode, str] = {
@@ -101,5 +102,6 @@ REFUSAL_MEANINGS: dict[RefusalCode, str] = {
     RefusalCode.FORGOTTEN: "the call is over, and its answer is no longer kept",
     RefusalCode.INLINE_FULL: "the payloads that are on their way to the worker take all the memory that they may",
     RefusalCode.TOO_MANY_CALLS: "too many calls wait for the worker, or run there, already",
+    RefusalCode.NOT_ALLOWED: "the client's key is not authorised, or lacks the right that the words name",
 }
 """What each code means; the reference in the docs is made from it."""

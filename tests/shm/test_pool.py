@@ -238,8 +238,8 @@ def test_a_daemon_that_comes_while_another_leaves_makes_the_folder_anew(
 ) -> None:
     calls: list[Path] = []
 
-    def make_and_lose(folder: Path, what: str) -> None:
-        make_private_folder(folder, what)
+    def make_and_lose(folder: Path, what: str, gid: int | None) -> None:
+        make_private_folder(folder, what, gid)
         calls.append(folder)
         if len(calls) == 1:
             folder.rmdir()  # the other daemon's last deed
