@@ -20,7 +20,7 @@ def status(
         str | None, typer.Option(help="the daemon's control endpoint; default this user's")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
-    timeout_s: Annotated[float, typer.Option(help="seconds to wait for the daemon")] = 10.0,
+    timeout_s: Annotated[float, typer.Option(help="seconds to wait for the daemon", min=0)] = 10.0,
 ) -> None:
     """Show the daemon's slots and queues."""
     found = asyncio.run(_ask(endpoint, timeout_s))

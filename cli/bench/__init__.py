@@ -15,7 +15,9 @@ from .small import small
 
 __all__ = ["bench"]
 
-bench = typer.Typer(help="Measure. Progress goes to standard error.", no_args_is_help=True, rich_markup_mode=None)
+bench = typer.Typer(
+    help="Run benchmarks; progress goes to standard error.", no_args_is_help=True, rich_markup_mode=None
+)
 for _command in (queue, overlap, ingest, codecs, handoff, small, idle):
     bench.command(_command.__name__)(_command)
 bench.command("all")(all_benchmarks)
