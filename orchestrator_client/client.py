@@ -27,6 +27,7 @@ from forebay.wire import (
     UsageError,
     WasReset,
     Welcome,
+    check_name,
     chunk_checksum,
     default_registry,
 )
@@ -82,7 +83,11 @@ class StagingClient:
         # First: a wrong setting shall leave nothing open.
         self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace)
         self._link = ServerLink(
-            DAEMON, endpoint or default_endpoint("control"), name=name, retry_s=retry_s, silence_s=silence_s
+            DAEMON,
+            DAEMON.checked(endpoint or default_endpoint("control")),
+            name=name,
+            retry_s=retry_s,
+            silence_s=silence_s,
         )
         self._registry = registry
         self._timeout_s = timeout_s
@@ -144,7 +149,8 @@ class StagingClient:
         """
         started = time.monotonic()
         limits = self._welcome.limits
-        _check_names(limits, key=key, queue=queue)
+        check_name("key of a micro-batch", key, limits.max_key_bytes)
+        check_name("name of a queue", queue, limits.max_key_bytes)
         payload = await self._wire.payload(tree, registry=self._registry, limits=limits)
         body = self._eager_body(payload, limits)
         offer = Offer(
@@ -278,23 +284,6 @@ class StagingClient:
                         grant = reply
                     case _:
                         raise unexpected("stage", reply)
-
-
-def _check_names(limits: Limits, **names: object) -> None:
-    for name, text in names.items():
-        if not _is_name(text, limits.max_key_bytes):
-            raise UsageError(
-                f"the {name} is too long, empty or no text",
-                got=text,
-                limit=f"1 to {limits.max_key_bytes} bytes of UTF-8",
-            )
-
-
-def _is_name(text: object, max_bytes: int) -> bool:
-    try:
-        return isinstance(text, str) and 0 < len(text.encode()) <= max_bytes
-    except UnicodeEncodeError:
-        return False
 
 
 def _describe_wait(key: str, grant: Granted | None, payload_bytes: int) -> str:

@@ -18,6 +18,7 @@ from .client import StagingClient
 from .pace import Pace
 from .results import Refusal
 from .sending import Wire
+from .server_kind import DAEMON
 from .server_link import ServerLink
 from .trained import Trained
 from .worker_calls import WORKER, OnSent, WorkerCalls
@@ -71,10 +72,12 @@ class TrainerHandle:
         self._lend_timeout_s = lend_timeout_s
         self._is_staging = False
         # First: a wrong setting shall leave nothing open.
+        endpoint = WORKER.checked(endpoint or default_endpoint("worker"))
+        control_endpoint = DAEMON.checked(control_endpoint or default_endpoint("control"))
         self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace)
         self._link = ServerLink(
             WORKER,
-            endpoint or default_endpoint("worker"),
+            endpoint,
             name=name,
             retry_s=retry_s,
             silence_s=silence_s,

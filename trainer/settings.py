@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from forebay.shm import default_endpoint
-from forebay.wire import GIB, MIB, SettingError, check_settings, read_variables, setting, settings_from
+from forebay.wire import (
+    GIB,
+    MIB,
+    SettingError,
+    check_endpoint,
+    check_settings,
+    read_variables,
+    setting,
+    settings_from,
+)
 
 
 class StageMode(enum.StrEnum):
@@ -67,6 +76,8 @@ class TrainerSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        check_endpoint("worker_endpoint", self.worker_endpoint)
+        check_endpoint("worker_data_endpoint", self.worker_data_endpoint)
         if self.worker_endpoint.startswith("tcp:") and self.worker_data_endpoint.startswith("ipc:"):
             raise SettingError(
                 "setting worker_data_endpoint",
