@@ -20,7 +20,7 @@ def status(
         str | None, typer.Option(help="the daemon's control endpoint; default this user's")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
-    timeout_s: Annotated[float, typer.Option(help="seconds to wait for the daemon")] = 10.0,
+    timeout_s: Annotated[float, typer.Option(help="seconds to wait for the daemon", min=0)] = 10.0,
     client_key_file: Annotated[str | None, typer.Option(help="own secret key file")] = None,
     server_key_file: Annotated[str | None, typer.Option(help="the daemon's public key file")] = None,
 ) -> None:

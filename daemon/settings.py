@@ -17,6 +17,7 @@ from forebay.wire import (
     DataProtection,
     Limits,
     SettingError,
+    check_endpoint,
     check_exposure,
     check_settings,
     is_exposed,
@@ -100,6 +101,9 @@ class Settings:
             raise SettingError("setting pool", got=self.pool, limit="an absolute path, on a tmpfs")
 
     def _check_endpoints(self) -> None:
+        # Here and not only where they are bound: by then the pool's lock is taken.
+        check_endpoint("control_endpoint", self.control_endpoint)
+        check_endpoint("data_endpoint", self.data_endpoint)
         if self.control_endpoint.startswith("tcp:") and self.data_endpoint.startswith("ipc:"):
             raise SettingError(
                 "setting data_endpoint",
@@ -122,7 +126,9 @@ class Settings:
         fixed = [address for address in (*ports, self.trainer_endpoint) if not address.endswith(":*")]
         if len(set(fixed)) != len(fixed):
             raise SettingError(
-                "settings control_endpoint, data_endpoint, trainer_endpoint", got=fixed, limit="three addresses"
+                "settings control_endpoint, data_endpoint, trainer_endpoint",
+                got=fixed,
+                limit="three different addresses",
             )
 
     @property

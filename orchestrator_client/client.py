@@ -32,6 +32,7 @@ from forebay.wire import (
     UsageError,
     WasReset,
     Welcome,
+    check_name,
     chunk_checksum,
     default_registry,
 )
@@ -95,7 +96,7 @@ class StagingClient:
         self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace, keys=keys)
         self._link = ServerLink(
             DAEMON,
-            endpoint or default_endpoint("control"),
+            DAEMON.checked(endpoint or default_endpoint("control")),
             name=name,
             retry_s=retry_s,
             silence_s=silence_s,
@@ -167,7 +168,8 @@ class StagingClient:
         """
         started = time.monotonic()
         limits = self._welcome.limits
-        _check_names(limits, key=key, queue=queue)
+        check_name("key of a micro-batch", key, limits.max_key_bytes)
+        check_name("name of a queue", queue, limits.max_key_bytes)
         check_freshness(policy_version, expires_s)
         payload = await self._wire.payload(tree, registry=self._registry, limits=limits)
         body = self._eager_body(payload, limits)
@@ -285,7 +287,7 @@ class StagingClient:
         Raises:
             UsageError: The queue's name or the version is none.
         """
-        _check_names(self._welcome.limits, queue=queue)
+        check_name("name of a queue", queue, self._welcome.limits.max_key_bytes)
         check_freshness(policy_version)
         request = Advance(id=self._link.new_id(), queue=queue, policy_version=policy_version)
         reply = await self._link.ask(
@@ -337,23 +339,6 @@ class StagingClient:
                         grant = reply
                     case _:
                         raise unexpected("stage", reply)
-
-
-def _check_names(limits: Limits, **names: object) -> None:
-    for name, text in names.items():
-        if not _is_name(text, limits.max_key_bytes):
-            raise UsageError(
-                f"the {name} is too long, empty or no text",
-                got=text,
-                limit=f"1 to {limits.max_key_bytes} bytes of UTF-8",
-            )
-
-
-def _is_name(text: object, max_bytes: int) -> bool:
-    try:
-        return isinstance(text, str) and 0 < len(text.encode()) <= max_bytes
-    except UnicodeEncodeError:
-        return False
 
 
 def _describe_wait(key: str, grant: Granted | None, payload_bytes: int) -> str:

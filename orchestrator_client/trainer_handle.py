@@ -19,6 +19,7 @@ from .key_choice import worker_keys
 from .pace import Pace
 from .results import Refusal
 from .sending import Wire
+from .server_kind import DAEMON
 from .server_link import ServerLink
 from .trained import Trained
 from .worker_calls import WORKER, OnSent, WorkerCalls
@@ -78,11 +79,13 @@ class TrainerHandle:
         self._lend_timeout_s = lend_timeout_s
         self._is_staging = False
         # First: a wrong setting shall leave nothing open.
+        endpoint = WORKER.checked(endpoint or default_endpoint("worker"))
+        control_endpoint = DAEMON.checked(control_endpoint or default_endpoint("control"))
         keys = worker_keys(client_key_file, server_key_file, worker_key_file)
         self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace, keys=keys)
         self._link = ServerLink(
             WORKER,
-            endpoint or default_endpoint("worker"),
+            endpoint,
             name=name,
             retry_s=retry_s,
             silence_s=silence_s,

@@ -49,7 +49,7 @@ WORKER = ServerKind(
     setting="worker_endpoint",
     start="start the trainer (forebay.TrainerWorker)",
     look="its log, and TrainerHandle.status",
-    decode=decode_call_reply,
+    decode_reply=decode_call_reply,
 )
 
 OnSent = Callable[[], None]

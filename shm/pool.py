@@ -18,6 +18,7 @@ from .layout import BODY_OFFSET, LAYOUT_VERSION
 from .locations import make_private_folder, share
 from .locks import FileLock, is_held
 from .memory import check_room, shm_full
+from .mounts import check_in_memory
 from .outcomes import JOURNAL_NAME, OutcomeJournal
 from .slot_file import SAME_SHM, SlotFile, slot_path
 from .slot_table import Slot
@@ -85,7 +86,8 @@ class Pool:
     Raises:
         HeldError: Another daemon is alive on this pool.
         ShmFullError: Too little room; nothing is left behind but an adopted pool's own slots.
-        HostError: The folder is not this user's, or a file in it is not a slot; what was found stays.
+        HostError: The folder is on a disk, or not this user's, or a file in it is not a slot; what was found
+            stays.
     """
 
     def __init__(
@@ -101,6 +103,8 @@ class Pool:
     ) -> None:
         self.path = path
         self._gid = gid
+        if path.parent.is_dir():
+            check_in_memory(path)
         self._lock = _lock_folder(path, peer, gid)
         self.files: list[SlotFile] = []
         found = _present_slots(path)

@@ -31,13 +31,14 @@ from forebay.wire import (
     Promoted,
     RefusalCode,
     Refused,
-    RefusedError,
     Stale,
     TrainerReply,
     TrainerRequest,
     VersionMismatchError,
     Want,
 )
+
+from .conversation_words import refusal_of
 
 Report = Promoted | Finished | Detach
 """What the trainer says until it is confirmed; id and holder are filled in when it is said."""
@@ -274,7 +275,7 @@ class Conversation:
                 return []
             case RefusalCode.QUEUE_TAKEN:
                 # The one before may just have died: the kernel tells the daemon within milliseconds.
-                self.refusal = RefusedError(refused.code, refused.words)
+                self.refusal = refusal_of(refused)
                 self._again_at = now + self._taken_s
                 self._taken_s = min(2 * self._taken_s, self._retry_s)
                 return []
@@ -283,7 +284,7 @@ class Conversation:
                 return []
             case _:
                 self.phase = Phase.FAILED
-                self.refusal = RefusedError(refused.code, refused.words)
+                self.refusal = refusal_of(refused)
                 return []
 
     def _fail(self, version: int) -> None:

@@ -31,6 +31,7 @@ from forebay.wire import (
 )
 
 from .conversation import Conversation, Holdings, Phase, Report
+from .conversation_words import told
 from .quiet_log import tell
 
 _CLOSE_S = 2.0
@@ -126,7 +127,9 @@ class DaemonLink:
             return [] if report is None else self._conversation.report(report)
 
         if not self._post(say):
-            tell(logging.WARNING, "report_undelivered report=%s", make())
+            report = make()
+            if report is not None:
+                tell(logging.WARNING, "report_undelivered: %s", told(report))
 
     def demand_changed(self) -> None:
         """Has the present demand stated, once however often it changed meanwhile; safe from any thread."""
@@ -294,7 +297,7 @@ class DaemonLink:
 
     def _release(self) -> None:
         for report in self._conversation.unconfirmed:
-            tell(logging.WARNING, "report_unconfirmed report=%s", report)
+            tell(logging.WARNING, "report_unconfirmed: %s", told(report))
         self._socket.disable_monitor()
         self._connections.close()
         self._socket.close()

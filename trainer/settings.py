@@ -14,6 +14,7 @@ from forebay.wire import (
     MIB,
     DataProtection,
     SettingError,
+    check_endpoint,
     check_exposure,
     check_settings,
     is_exposed,
@@ -87,6 +88,8 @@ class TrainerSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        check_endpoint("worker_endpoint", self.worker_endpoint)
+        check_endpoint("worker_data_endpoint", self.worker_data_endpoint)
         check_exposure(self._endpoints, key_file=self.key_file, insecure=self.insecure)
         if self.worker_endpoint.startswith("tcp:") and self.worker_data_endpoint.startswith("ipc:"):
             raise SettingError(

@@ -98,13 +98,15 @@ from .lending import (
     decode_trainer_reply,
     decode_trainer_request,
 )
-from .limits import GIB, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MAX_CHUNK_BYTES, MIB, UNLIMITED, Limits
+from .limits import GIB, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MAX_CHUNK_BYTES, MAX_KEY_BYTES, MIB, UNLIMITED, Limits
 from .manifest import BodyLayout, LeafSpec, Manifest, decode_manifest, describe
 from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
+from .names import check_name
 from .packed import PackedTree, pack, unpack
 from .registry import RecordType, TreeRegistry, default_registry, register_type
 from .settings import (
     Setting,
+    check_endpoint,
     check_settings,
     parse_settings,
     read_variables,
@@ -135,6 +137,7 @@ __all__ = [
     "HEARTBEAT_TIMEOUT_MS",
     "LEAF_ALIGNMENT",
     "MAX_CHUNK_BYTES",
+    "MAX_KEY_BYTES",
     "MIB",
     "MICRO_BATCH_TRANSITIONS",
     "PROTOCOL_VERSION",
@@ -236,7 +239,9 @@ __all__ = [
     "WorkerState",
     "WorkerStatus",
     "WorkerWelcome",
+    "check_endpoint",
     "check_exposure",
+    "check_name",
     "check_settings",
     "chunk_checksum",
     "cut_spans",

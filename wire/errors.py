@@ -63,7 +63,7 @@ class ForebayError(Exception):
         self.remedy = remedy
         parts = [what]
         if got is not None:
-            parts.append(f"got {printable(got)}")
+            parts.append(f"got {printable(got) or 'an empty text'}")
         if limit is not None:
             parts.append(f"limit {printable(limit)}")
         if remedy is not None:

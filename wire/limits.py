@@ -10,6 +10,9 @@ GIB = 1 << 30
 MAX_CHUNK_BYTES = 64 * MIB
 """The largest chunk that may be set; larger ones would make high-water marks in messages meaningless."""
 
+MAX_KEY_BYTES = 256
+"""UTF-8 bytes of a key or of a queue's name."""
+
 HEARTBEAT_MS = 5_000
 """ZeroMQ's own heartbeat, sent by whoever connects: how a peer that vanished without a word is noticed."""
 
@@ -35,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_depth: int = 32
     max_manifest_bytes: int = MIB
     max_micro_batch_bytes: int = 8 * GIB
-    max_key_bytes: int = 256
+    max_key_bytes: int = MAX_KEY_BYTES
     chunk_bytes: int = MIB
     max_eager_bytes: int = 0
     size_setting: str = "slot_max_bytes"
