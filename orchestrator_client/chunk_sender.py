@@ -10,7 +10,7 @@ from typing import Final
 
 import zmq
 
-from forebay.wire import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, Granted
+from forebay.wire import CONNECT_TIMEOUT_MS, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, Granted
 
 from .chunk_encoder import Chunk, ChunkEncoder
 from .link_rate import LinkRate
@@ -51,6 +51,7 @@ class ChunkSender:
         self._socket.linger = 0
         self._socket.heartbeat_ivl = HEARTBEAT_MS
         self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+        self._socket.connect_timeout = CONNECT_TIMEOUT_MS
         # Chunks wait here, not in a pipe to nobody, while there is no connection.
         self._socket.immediate = True
         for _ in range(connections):

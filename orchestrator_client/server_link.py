@@ -17,8 +17,9 @@ import zmq
 
 from forebay.shm import this_peer
 from forebay.wire import (
+    CONNECT_TIMEOUT_MS,
+    CONTROL_HEARTBEAT_TIMEOUT_MS,
     HEARTBEAT_MS,
-    HEARTBEAT_TIMEOUT_MS,
     PROTOCOL_VERSION,
     BrokenError,
     ClosedError,
@@ -77,7 +78,8 @@ class ServerLink:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.heartbeat_ivl = HEARTBEAT_MS
-        self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+        self._socket.heartbeat_timeout = CONTROL_HEARTBEAT_TIMEOUT_MS
+        self._socket.connect_timeout = CONNECT_TIMEOUT_MS
         self._socket.linger = _LINGER_MS
         self._loop: asyncio.AbstractEventLoop | None = None
         self._talks = 0

@@ -83,7 +83,17 @@ from .lending import (
     decode_trainer_reply,
     decode_trainer_request,
 )
-from .limits import GIB, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MAX_CHUNK_BYTES, MIB, UNLIMITED, Limits
+from .limits import (
+    CONNECT_TIMEOUT_MS,
+    CONTROL_HEARTBEAT_TIMEOUT_MS,
+    GIB,
+    HEARTBEAT_MS,
+    HEARTBEAT_TIMEOUT_MS,
+    MAX_CHUNK_BYTES,
+    MIB,
+    UNLIMITED,
+    Limits,
+)
 from .manifest import BodyLayout, LeafSpec, Manifest, decode_manifest, describe
 from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
 from .packed import PackedTree, pack, unpack
@@ -113,6 +123,8 @@ __all__ = [
     "BITSHUFFLE_LZ4",
     "CHUNK_HEADER_BYTES",
     "CODECS",
+    "CONNECT_TIMEOUT_MS",
+    "CONTROL_HEARTBEAT_TIMEOUT_MS",
     "DTYPES",
     "GIB",
     "GONE",

@@ -59,12 +59,14 @@ async def stage(options: argparse.Namespace) -> None:
     sent = count_spans()
     async with StagingClient(options.endpoint, retry_s=0.2, timeout_s=30, pace=pace) as client:
         say(event="connected")
+        if options.hold_offer:
+            await asyncio.to_thread(sys.stdin.readline)
         for index in range(options.first, options.first + options.count):
             key = f"{options.prefix}{index}"
             tree = micro_batch(key, options.nbytes)
             result = await client.stage(tree, key=key, wait_s=options.wait_s, timeout_s=60)
             if isinstance(result, Staged):
-                say(event="staged", key=key, digest=digest(tree), sent=dict(sent))
+                say(event="staged", key=key, digest=digest(tree), state=result.state, sent=dict(sent))
             else:
                 say(event="refused", key=key, code=result.code, words=result.words)
         if options.until:
@@ -74,12 +76,14 @@ async def stage(options: argparse.Namespace) -> None:
 
 
 async def reach(client: Any, key: str, until: str) -> None:
-    from forebay.wire import MicroBatchGoneError
+    from forebay.wire import BrokenError, MicroBatchGoneError
 
     try:
         say(event="reached", key=key, state=await client.wait(key, until=until, timeout_s=60))
     except MicroBatchGoneError as gone:
         say(event="gone", key=key, state=gone.state, words=str(gone))
+    except BrokenError as error:
+        say(event="broken", key=key, words=str(error))
 
 
 def held_pace(chunk: int) -> Any:
@@ -122,7 +126,8 @@ def hurry_heartbeats(timeout_ms: int) -> None:
 
     for module in (chunk_sender, server_link):
         module.HEARTBEAT_MS = timeout_ms // 2  # type: ignore[attr-defined]
-        module.HEARTBEAT_TIMEOUT_MS = timeout_ms  # type: ignore[attr-defined]
+    chunk_sender.HEARTBEAT_TIMEOUT_MS = timeout_ms  # type: ignore[attr-defined]
+    server_link.CONTROL_HEARTBEAT_TIMEOUT_MS = timeout_ms  # type: ignore[attr-defined]
 
 
 def train(
@@ -167,6 +172,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--nbytes", type=int, default=3_000_000)
     parser.add_argument("--wait-s", type=float, default=30)
     parser.add_argument("--until", default="")
+    parser.add_argument("--hold-offer", action="store_true")
     parser.add_argument("--hold-chunk", type=int, default=0, help="stand still in front of the how-manieth chunk")
     parser.add_argument("--heartbeat-ms", type=int, default=0, help="after which a silent connection is given up")
     parser.add_argument("--hold-take", type=int, nargs="*", default=(), help="stand still before these takes")
