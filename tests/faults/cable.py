@@ -75,12 +75,19 @@ class Cable:
 
     def swallow(self) -> None:
         """Has all packets from the far end go to nobody; neither side is told anything."""
-        words = ("neigh", "replace", self.here, "lladdr", _NOBODYS_ADDRESS, "dev", self._far, "nud", "permanent")
-        _ip("-n", self._name, *words)
+        _ip("-n", self._name, *_to_nobody(self.here, self._far))
 
     def deliver(self) -> None:
         """Has them arrive again."""
         _ip("-n", self._name, "neigh", "del", self.here, "dev", self._far)
+
+    def swallow_answers(self) -> None:
+        """Has all packets to the far end go to nobody."""
+        _ip(*_to_nobody(self._there, self._near))
+
+    def deliver_answers(self) -> None:
+        """Has them arrive again."""
+        _ip("neigh", "del", self._there, "dev", self._near)
 
     def ports(self, pid: int) -> set[int]:
         """Returns the ports of a process's own end of the connections that its network has."""
@@ -101,3 +108,7 @@ class Cable:
 
 def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def _to_nobody(address: str, interface: str) -> tuple[str, ...]:
+    return ("neigh", "replace", address, "lladdr", _NOBODYS_ADDRESS, "dev", interface, "nud", "permanent")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ GROWN_BYTES = 300_000_000
 
 HELD_CHUNK = 4
 LEASE_S = 0.5
+FAULT_S = float(os.environ.get("FAULT_S", "1.5"))
+"""How long a fault lasts that nothing tells the end of; longer than the lease."""
 KEY = "k0"
 
 EARLY = ("waiting", "growing", "filling")
@@ -167,7 +170,7 @@ class Scene:
 
     def outlast_leases(self) -> None:
         """Lets a fault last: its length is a fault's own, and no wait for anything."""
-        time.sleep(3 * LEASE_S)
+        time.sleep(FAULT_S)
 
     # To the end.
 

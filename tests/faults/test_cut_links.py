@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from forebay import TrainerSettings
 from forebay.daemon import Settings
 from forebay.wire import MIB
 
-from ..end_to_end.processes import see, slot_in
+from ..end_to_end.processes import EVENT_S, Party, see, slot_in
+from ..end_to_end.served import Engine, Served
 from .cable import Cable
 from .conftest import NewScene, Recovering
-from .scene import EARLY, HELD_CHUNK, LATE, Scene, is_at_rest
+from .scene import EARLY, FAULT_S, HELD_CHUNK, LATE, Scene, is_at_rest
 
+STEPPER = Path(__file__).with_name("stepper.py")
 ARRIVED = tuple(span * MIB for span in range(HELD_CHUNK - 1))
 """Where the spans begin that arrive before the sender stands still."""
 HEARTBEAT_MS = int(os.environ.get("FAULT_HEARTBEAT_MS", "1000"))
@@ -88,26 +94,49 @@ def test_what_was_staged_is_trained_while_its_link_is_cut_and_its_orchestrator_h
     scene.assert_trained_once()
 
 
-@pytest.mark.parametrize("how", ["cut", "swallowing"])
+FAULTS = {
+    "cut": (Cable.cut, Cable.mend),
+    "swallowing packets": (Cable.swallow, Cable.deliver),
+    "swallowing answers": (Cable.swallow_answers, Cable.deliver_answers),
+}
+
+
+@pytest.mark.parametrize("how", FAULTS)
 def test_after_a_cut_within_the_lease_only_what_had_not_arrived_is_sent_again(
     new_scene: NewScene, cable: Cable, recovering: Recovering, how: str
 ) -> None:
+    begin, end = FAULTS[how]
     scene = new_wired_scene(new_scene, cable, fill_lease_s=3600)
     reach_filling(scene)
-    if how == "cut":
-        cable.cut()
-    else:
-        cable.swallow()
+    begin(cable)
     scene.orchestrator.go_on()
     scene.outlast_leases()
-    if how == "cut":
-        cable.mend()
-    else:
-        cable.deliver()
-    with recovering(f"link {how} within the lease, and mended: staged"):
+    end(cable)
+    with recovering(f"link {how} for {FAULT_S:g} s within the lease, and mended: staged"):
         sent = scene.orchestrator.until("staged")["sent"]
     assert {sent[str(offset)] for offset in ARRIVED} == {1}, sent
     all_is_trained(scene)
+
+
+def test_a_call_whose_answers_the_network_swallows_is_staged_once_and_trained_once_and_answered_by_its_repeat(
+    new_scene: NewScene, cable: Cable
+) -> None:
+    scene = new_wired_scene(new_scene, cable)
+    scene.trainer = scene.new_trainer()
+    options: dict[str, Any] = {"hold_offer": True, "heartbeat_ms": HEARTBEAT_MS}
+    sender = scene.offer("k", nbytes=1000, wrapper=cable.inside, **options)
+    sender.until("connected")
+    cable.swallow_answers()
+    sender.go_on()
+    scene.trainer.until("consumed")
+    scene.trainer.finish()
+    status = see(scene.daemon, is_at_rest)
+    cable.until_given_up(sender.process.pid)  # else TCP itself would bring the first answer in the end
+    cable.deliver_answers()
+    assert sender.until("staged")["state"] == "consumed"
+    sender.finish()
+    assert status.counters["published"] == 1
+    assert see(scene.daemon, is_at_rest).counters["published"] == 1
 
 
 def test_after_a_link_that_came_back_with_another_port_only_what_had_not_arrived_is_sent_again(
@@ -129,3 +158,39 @@ def test_after_a_link_that_came_back_with_another_port_only_what_had_not_arrived
     assert not before & cable.ports(pid)
     assert {sent[str(offset)] for offset in ARRIVED} == {1}, sent
     all_is_trained(scene)
+
+
+@pytest.mark.parametrize("moment", ["in its payload", "while it runs"])
+def test_a_step_of_a_worker_whose_link_is_cut_and_mended_runs_once_and_its_answer_arrives(
+    cable: Cable, shm_dir: Path, moment: str
+) -> None:
+    runs, may_end = threading.Event(), threading.Event()
+
+    def inside(_: int) -> None:
+        runs.set()
+        assert may_end.wait(EVENT_S)
+
+    settings: dict[str, Any] = {"insecure": True} if "insecure" in TrainerSettings.__dataclass_fields__ else {}
+    address = f"tcp://{cable.here}:*"
+    served = Served(shm_dir, Engine(inside), worker_endpoint=address, worker_data_endpoint=address, **settings)
+    caller = Party(served.endpoint, str(HELD_CHUNK), script=STEPPER, wrapper=cable.inside)
+    with served:
+        try:
+            caller.until("filling")
+            if moment == "in its payload":
+                cable.cut()
+                caller.go_on()
+            else:
+                caller.go_on()
+                assert runs.wait(EVENT_S)
+                cable.cut()
+                may_end.set()
+            cable.mend()
+            assert runs.wait(EVENT_S)
+            may_end.set()
+            caller.until("trained", number=1)
+            caller.finish()
+        finally:
+            may_end.set()
+            caller.close()
+    assert served.engine.trained == [1]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from ..end_to_end.processes import EVENT_S, kill
 from .conftest import NewScene, Recovering
-from .scene import EVERY_POINT, Scene
+from .scene import EVERY_POINT, KEY, Scene
 
 
 def all_is_trained(scene: Scene) -> None:
@@ -70,3 +72,23 @@ def test_a_daemon_that_is_terminated_and_keeps_its_pool_costs_nothing_that_it_ha
         scene.trainer.until("consumed", key="first0")
         scene.orchestrator = scene.offer("k", until="consumed")
     all_is_trained(scene)
+
+
+@pytest.mark.parametrize("point", ["ready", "on_device", "in_step"])
+def test_a_daemon_that_is_terminated_and_removes_its_pool_says_so_and_what_is_on_the_device_is_trained_once(
+    new_scene: NewScene, point: str
+) -> None:
+    scene = new_scene()
+    scene.reach(point)
+    scene.daemon.process.send_signal(signal.SIGTERM)
+    assert scene.daemon.process.wait(EVENT_S) == 0
+    assert not scene.daemon.pool.exists()
+    assert "stopped; still awaited" in scene.orchestrator.until("broken", key=KEY)["words"]
+    scene.orchestrator.kill()
+    scene.follow_daemon()
+    if point == "ready":
+        scene.train_anew()
+    else:
+        scene.let_go()
+        scene.train()
+        scene.assert_trained_once()
