@@ -18,6 +18,7 @@ import zmq
 from forebay.shm import this_peer
 from forebay.sockets import ClientKeys, ping
 from forebay.wire import (
+    CONTROL_HEARTBEAT_TIMEOUT_MS,
     PROTOCOL_VERSION,
     BrokenError,
     ClosedError,
@@ -86,7 +87,7 @@ class ServerLink:
         self._outbox: list[bytes] = []
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        ping(self._socket)
+        ping(self._socket, timeout_ms=CONTROL_HEARTBEAT_TIMEOUT_MS)
         self._socket.linger = _LINGER_MS
         if keys is not None:
             keys.use(self._socket, endpoint)

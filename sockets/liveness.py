@@ -6,21 +6,26 @@ from typing import Final
 
 import zmq
 
-from forebay.wire import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+from forebay.wire import CONNECT_TIMEOUT_MS, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
 
 _KEEPALIVE_IDLE_S: Final = 30
 _KEEPALIVE_INTERVAL_S: Final = 10
 _KEEPALIVE_PROBES: Final = 3
 
 
-def ping(socket: zmq.Socket[bytes]) -> None:
+def ping(socket: zmq.Socket[bytes], timeout_ms: int = HEARTBEAT_TIMEOUT_MS) -> None:
     """Has a socket that connects ask its peer for signs of life; the peer gives it up if they stop.
 
     It takes all that its peer, which it trusts, sends: see `answer_pings` for what would happen otherwise.
+
+    Args:
+        socket: Before it connects.
+        timeout_ms: Silence after which it connects anew.
     """
     socket.rcvhwm = 0
+    socket.connect_timeout = CONNECT_TIMEOUT_MS
     socket.heartbeat_ivl = HEARTBEAT_MS
-    socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+    socket.heartbeat_timeout = timeout_ms
     socket.heartbeat_ttl = HEARTBEAT_TIMEOUT_MS
 
 

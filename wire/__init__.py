@@ -98,7 +98,18 @@ from .lending import (
     decode_trainer_reply,
     decode_trainer_request,
 )
-from .limits import GIB, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MAX_CHUNK_BYTES, MAX_KEY_BYTES, MIB, UNLIMITED, Limits
+from .limits import (
+    CONNECT_TIMEOUT_MS,
+    CONTROL_HEARTBEAT_TIMEOUT_MS,
+    GIB,
+    HEARTBEAT_MS,
+    HEARTBEAT_TIMEOUT_MS,
+    MAX_CHUNK_BYTES,
+    MAX_KEY_BYTES,
+    MIB,
+    UNLIMITED,
+    Limits,
+)
 from .manifest import BodyLayout, LeafSpec, Manifest, decode_manifest, describe
 from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
 from .names import check_name
@@ -130,6 +141,8 @@ __all__ = [
     "BITSHUFFLE_LZ4",
     "CHUNK_HEADER_BYTES",
     "CODECS",
+    "CONNECT_TIMEOUT_MS",
+    "CONTROL_HEARTBEAT_TIMEOUT_MS",
     "DTYPES",
     "GIB",
     "GONE",

@@ -19,6 +19,13 @@ HEARTBEAT_MS = 5_000
 HEARTBEAT_TIMEOUT_MS = 30_000
 """Silence after which ZeroMQ gives a connection up; it makes a new one by itself."""
 
+CONTROL_HEARTBEAT_TIMEOUT_MS = 10_000
+"""The same where a client waits for answers: it tries a new connection before it takes a silent server to be gone.
+Not where bulk data goes: on a slow link a heartbeat waits behind megabytes."""
+
+CONNECT_TIMEOUT_MS = 3_000
+"""After which an attempt to connect begins anew; the kernel would repeat its own ever more rarely."""
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Upper bounds on one micro-batch and on the messages about it.
