@@ -7,6 +7,7 @@ out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import assert_never
 
 from forebay.shm import Outcome, SlotTable
 from forebay.wire import (
@@ -308,6 +309,8 @@ def _lacking(client: Client, request: ControlRequest) -> str:
             return client.lacks(Right.STAGE, request.queue)
         case GetStatus():
             return client.lacks(Right.INSPECT)
-        case _:
-            # A hello shows nothing that whoever has any right may not know.
+        case Hello():
+            # It shows nothing that whoever has any right may not know.
             return "" if client.rights else client.lacks(Right.STAGE)
+        case _:
+            assert_never(request)

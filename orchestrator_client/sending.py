@@ -10,7 +10,7 @@ from typing import Any, Self
 import zmq
 
 from forebay.sockets import ClientKeys
-from forebay.wire import ClosedError, Granted, Limits, TreeRegistry, flatten
+from forebay.wire import ClosedError, Granted, Limits, SettingError, TreeRegistry, flatten
 
 from .chunk_sender import ChunkSender, StopSignal
 from .closing import in_own_thread, outlast
@@ -80,9 +80,15 @@ class Wire:
 
         Raises:
             ClosedError: The client was closed meanwhile.
+            SettingError: The endpoint is encrypted, and this client has no keys.
         """
         if self._closed:
             raise ClosedError("the staging client is closed", remedy="use it inside its async with block")
+        if target.is_encrypted and self._keys is None:
+            raise SettingError(
+                f"the data endpoint {target.endpoint} is encrypted, and this client has no keys",
+                remedy="set client_key_file and server_key_file",
+            )
         if self._sender is None or self._sender.target != target:
             if self._sender is not None:
                 self._sender.close()

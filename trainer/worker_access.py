@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import msgspec
 
-from forebay.wire import Call, CallId, CallRequest, CancelCall, Client, GetWorkerStatus, Right
+from forebay.wire import Call, CallId, CallRequest, CancelCall, Client, GetWorkerStatus, Hello, Right
 
 
 def lacks_right(client: Client, request: CallRequest) -> str:
@@ -14,9 +16,11 @@ def lacks_right(client: Client, request: CallRequest) -> str:
             return client.lacks(Right.TRAIN)
         case GetWorkerStatus():
             return client.lacks(Right.INSPECT)
-        case _:
-            # A hello shows nothing that whoever has any right may not know.
+        case Hello():
+            # It shows nothing that whoever has any right may not know.
             return "" if client.rights else client.lacks(Right.TRAIN)
+        case _:
+            assert_never(request)
 
 
 def own_call(client: Client, request: CallRequest) -> CallRequest:

@@ -19,7 +19,7 @@ class Right(enum.StrEnum):
     """What a client may be allowed.
 
     Attributes:
-        STAGE: To offer, abandon, await and reset, in its queues.
+        STAGE: To offer, abandon, await, reset and advance, in its queues.
         TRAIN: To call the methods of a trainer's worker.
         INSPECT: To see everything that a status shows.
     """

@@ -12,6 +12,7 @@ from forebay.shm import SlotState
 from forebay.wire import (
     PROTOCOL_VERSION,
     STRANGER,
+    Advance,
     Client,
     ControlRequest,
     GetStatus,
@@ -76,6 +77,7 @@ IN_QUEUE: dict[str, Ask] = {
     "abandon": lambda guest: guest.abandon("secret-key", "secret-attempt", queue="secret-queue"),
     "await": lambda guest: guest.wait_for("secret-key", queue="secret-queue"),
     "reset": lambda guest: guest.reset("secret-queue"),
+    "advance": lambda guest: guest.say(Advance(id=5, queue="secret-queue", policy_version=9)),
 }
 
 

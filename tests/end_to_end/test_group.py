@@ -118,6 +118,7 @@ PRIVATE = {
     "pool": 0o700,
     "pool/lock": 0o600,
     "pool/pool.json": 0o600,
+    "pool/outcomes": 0o600,
     "pool/holders": 0o700,
     "pool/slot-0000": 0o600,
     "pool/slot-0001": 0o600,

@@ -274,6 +274,15 @@ def test_nobody_without_a_known_key_gets_a_chunk_into_an_encrypted_data_endpoint
     assert not [name for name in status_of(daemon, files).counters if name.startswith("chunk_")]
 
 
+def test_a_client_of_an_ipc_control_endpoint_is_told_that_the_data_endpoint_wants_keys(
+    start_daemon: StartDaemon, files: KeyFiles
+) -> None:
+    daemon = start_daemon(data_endpoint="tcp://127.0.0.1:*", **files.server())
+    with pytest.raises(SettingError, match=r"data endpoint tcp://.* is encrypted, and this client has no keys"):
+        talk(daemon, stage("k", wait_s=EVENT_S))
+    assert isinstance(talk(daemon, stage("k"), **files.client("alice")), Staged)
+
+
 def test_a_daemon_without_keys_tells_that_nothing_guards_its_data(start_daemon: StartDaemon) -> None:
     async def protection(client: StagingClient) -> DataProtection:
         return client._welcome.data_protection
