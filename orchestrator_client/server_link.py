@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import zmq
 
 from forebay.shm import this_peer
-from forebay.sockets import ClientKeys, ping
+from forebay.sockets import ClientKeys, ping, why_silent
 from forebay.wire import (
     CONTROL_HEARTBEAT_TIMEOUT_MS,
     PROTOCOL_VERSION,
@@ -127,8 +127,10 @@ class ServerLink:
         try:
             return await self.say_hello(time.monotonic() + timeout_s)
         except WaitTimeoutError:
+            why = "" if self._handshakes.remedy else await in_own_thread(why_silent, self.endpoint)
             raise WaitTimeoutError(
-                f"no {self.kind.name} answered at {self.kind.setting} {self.endpoint} within {timeout_s:g} s",
+                f"no {self.kind.name} answered at {self.kind.setting} {self.endpoint} within {timeout_s:g} s"
+                + (why and f": {why}"),
                 remedy=self._handshakes.remedy or f"{self.kind.start}, or {self.kind.address_remedy}",
             ) from None
 

@@ -1,5 +1,6 @@
 """Shared memory: the pool, its slot files, the slot table, and the locks that tell who is alive."""
 
+from .deployment import SHARE_SHM, SHARE_USER, private_words
 from .layout import (
     BODY_OFFSET,
     HEADER_BYTES,
@@ -50,6 +51,8 @@ __all__ = [
     "JOURNAL_NAME",
     "LAYOUT_VERSION",
     "LOCK_NAME",
+    "SHARE_SHM",
+    "SHARE_USER",
     "SLOT_TRANSITIONS",
     "Envelope",
     "Field",
@@ -81,6 +84,7 @@ __all__ = [
     "lock_holder",
     "make_private_folder",
     "mount_point",
+    "private_words",
     "read_envelope",
     "read_header",
     "read_note",

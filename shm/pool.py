@@ -14,13 +14,14 @@ import msgspec
 
 from forebay.wire import HostError, Peer
 
+from .deployment import pool_fault
 from .layout import BODY_OFFSET, LAYOUT_VERSION
 from .locations import make_private_folder, share
 from .locks import FileLock, is_held
 from .memory import check_room, shm_full
 from .mounts import check_in_memory
 from .outcomes import JOURNAL_NAME, OutcomeJournal
-from .slot_file import SAME_SHM, SlotFile, slot_path
+from .slot_file import SlotFile, slot_path
 from .slot_table import Slot
 from .states import SlotState
 
@@ -61,9 +62,13 @@ def lock_holder(pool: Path, holder: str, peer: Peer) -> FileLock:
     path = holder_path(pool, holder)
     try:
         is_shared = path.parent.stat().st_mode & stat.S_IRWXG
+        return FileLock(path, peer, mode=0o640 if is_shared else 0o600)
+    except HostError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        raise pool_fault(path, error.__cause__) from error
     except OSError as error:
-        raise HostError(f"the daemon's pool {pool} cannot be entered ({error})", remedy=SAME_SHM) from error
-    return FileLock(path, peer, mode=0o640 if is_shared else 0o600)
+        raise pool_fault(path, error) from error
 
 
 class Pool:
@@ -222,10 +227,7 @@ def read_pool_header(path: Path) -> PoolHeader:
     try:
         return msgspec.json.decode((path / HEADER_NAME).read_bytes(), type=PoolHeader)
     except (OSError, msgspec.DecodeError) as error:
-        raise HostError(
-            f"the daemon's pool {path} cannot be entered from here ({error})",
-            remedy=SAME_SHM,
-        ) from error
+        raise pool_fault(path / HEADER_NAME, error) from error
 
 
 def remove_orphan(path: Path, peer: Peer) -> bool:

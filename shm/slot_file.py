@@ -8,6 +8,7 @@ from pathlib import Path
 
 from forebay.wire import HostError
 
+from .deployment import pool_fault
 from .layout import (
     BODY_OFFSET,
     HEADER_BYTES,
@@ -23,8 +24,6 @@ from .layout import (
 from .locations import share
 from .memory import grow_mapped, reserve_pages, reserved_bytes
 from .states import SlotState
-
-SAME_SHM = "daemon and trainer must see the same /dev/shm, and run under one user or in the group of setting group"
 
 
 def slot_path(pool: Path, index: int) -> Path:
@@ -158,10 +157,7 @@ class SlotView:
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise HostError(
-                f"slot file {path} cannot be opened ({error.strerror})",
-                remedy=SAME_SHM,
-            ) from error
+            raise pool_fault(path, error) from error
         try:
             self._memory = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:  # a folder; an empty file

@@ -7,6 +7,7 @@ from .gate import AuthorisedFile, Gate, ServerKeys, load_server_keys
 from .keys import ClientKeys, KeyPair, load_client_keys, load_key_pair, load_public_key, make_key_files
 from .liveness import ping
 from .mailbox import Mailbox
+from .reach import why_silent
 from .signals import stopped_by_sigterm, waking_signals
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "ping",
     "stopped_by_sigterm",
     "waking_signals",
+    "why_silent",
 ]

@@ -22,6 +22,7 @@ from forebay.wire import (
     ProtocolError,
     SettingError,
     Welcome,
+    check_endpoint,
     decode_call_reply,
     decode_control_reply,
     encode_message,
@@ -30,7 +31,6 @@ from forebay.wire import (
 from .gate import CURVE_FRAME_BYTES, ServerKeys
 from .liveness import answer_pings
 
-_MAX_IPC_PATH_BYTES = 107  # sockaddr_un.sun_path less its final zero
 _PROBE_MS = 1000
 _CONTROL_SLACK_BYTES = 64 << 10
 _MESSAGES_PER_TURN = 16
@@ -191,13 +191,7 @@ def milliseconds_until(deadlines: Iterable[float | None], now: float) -> int | N
 
 def _claim_ipc(address: str, setting: str, peer: Peer, gid: int | None) -> FileLock:
     path = Path(address.removeprefix("ipc://"))
-    if len(os.fsencode(path)) > _MAX_IPC_PATH_BYTES:
-        raise SettingError(
-            f"setting {setting}",
-            got=f"a path of {len(os.fsencode(path))} bytes, {path}",
-            limit=f"{_MAX_IPC_PATH_BYTES} bytes for a Unix socket",
-            remedy="choose a shorter folder, for example under /run",
-        )
+    check_endpoint(setting, address)
     if not path.name or (path.exists() and not path.is_socket()):
         # ZeroMQ would remove whatever file lies there.
         raise SettingError(f"setting {setting}", got=address, limit="ipc:// and a path that is free or a socket's")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from pathlib import Path
 from typing import Final
 
+from forebay.shm import SHARE_USER, private_words
+
 _CONNECT_S: Final = 1.0
-_MAX_IPC_PATH_BYTES: Final = 107
-"""sockaddr_un.sun_path less its final zero."""
 _ELSEWHERE: Final = (
     "if one runs, it is seen from elsewhere: another container, or a private /tmp (systemd's PrivateTmp=);"
     " give both sides a folder that they share"
@@ -34,18 +33,7 @@ def why_silent(endpoint: str) -> str:
     return "it is neither an ipc:// nor a tcp:// address"
 
 
-def path_fault(path: Path) -> str:
-    """Returns what is wrong with the length of a Unix socket's path; empty if nothing is."""
-    nbytes = len(os.fsencode(path))
-    if nbytes <= _MAX_IPC_PATH_BYTES:
-        return ""
-    return f"its path has {nbytes} bytes, a Unix socket's {_MAX_IPC_PATH_BYTES} at most; choose a shorter folder"
-
-
 def _look_at_path(path: Path) -> str:
-    fault = path_fault(path)
-    if fault:
-        return fault
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_CONNECT_S)
         try:
@@ -54,24 +42,12 @@ def _look_at_path(path: Path) -> str:
             missing = path if path.parent.is_dir() else path.parent
             return f"there is no {missing} here: {_ELSEWHERE}"
         except PermissionError:
-            return _not_permitted(path)
+            return f"{private_words(path)}: {SHARE_USER}"
         except ConnectionRefusedError:
             return "nobody listens at that socket any more: whoever made it is gone"
         except OSError as error:
             return f"it cannot be connected to ({error.strerror or error})"
     return ""
-
-
-def _not_permitted(path: Path) -> str:
-    owner = "another user"
-    for folder in (path, *path.parents):
-        with contextlib.suppress(OSError):
-            owner = f"uid {folder.stat().st_uid}"
-            break
-    return (
-        f"it is private to {owner}, and this process runs as uid {os.geteuid()}:"
-        " run both under one user, or in the group of the setting group"
-    )
 
 
 def _look_at_port(host: str, port: str) -> str:

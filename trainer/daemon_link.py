@@ -15,8 +15,8 @@ from pathlib import Path
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from forebay.shm import FileLock, lock_holder, read_pool_header, this_peer
-from forebay.sockets import milliseconds_until, ping
+from forebay.shm import SHARE_SHM, FileLock, lock_holder, read_pool_header, this_peer
+from forebay.sockets import milliseconds_until, ping, why_silent
 from forebay.wire import (
     BrokenError,
     Detach,
@@ -104,8 +104,12 @@ class DaemonLink:
         self._thread.start()
         if self._attached_once.wait(timeout_s) and self._conversation.phase is not Phase.FAILED:
             return
-        raise self._conversation.refusal or WaitTimeoutError(
-            f"no daemon answered at trainer_endpoint {self.endpoint} within {timeout_s:g} s",
+        if self._conversation.refusal is not None:
+            raise self._conversation.refusal
+        why = why_silent(self.endpoint)
+        raise WaitTimeoutError(
+            f"no daemon answered at trainer_endpoint {self.endpoint} within {timeout_s:g} s"
+            + (why and f": {why}"),
             remedy="start one (forebay serve), or set trainer_endpoint (FOREBAY_TRAINER_ENDPOINT) to its address",
         )
 
@@ -280,8 +284,8 @@ class DaemonLink:
     def _try_to_lock_in(self, pool: Path, epoch: str) -> tuple[str, bool]:
         if read_pool_header(pool).epoch != epoch:
             raise HostError(
-                f"the pool {pool} that is seen from here is not the daemon's",
-                remedy="daemon and trainer must see the same /dev/shm",
+                f"the pool {pool} that is seen from here is not the daemon's, but one of another /dev/shm",
+                remedy=SHARE_SHM,
             )
         if self._lock is not None and self._lock.path.parent.parent == pool and self._lock.is_in_place():
             return self._lock.path.name, True

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound="DataclassInstance")
 
+_MAX_IPC_PATH_BYTES = 107
+"""sockaddr_un.sun_path less its final zero."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
@@ -179,10 +182,19 @@ def check_endpoint(name: str, address: str) -> None:
         address: What it holds.
 
     Raises:
-        SettingError: It is neither ipc nor tcp.
+        SettingError: It is neither ipc nor tcp, or the path is longer than a Unix socket's may be.
     """
     if not address.startswith(("ipc://", "tcp://")):
         raise SettingError(f"setting {name}", got=address, limit="an ipc:// or tcp:// address")
+    path = address.removeprefix("ipc://")
+    path_bytes = len(path.encode(errors="surrogateescape"))
+    if path != address and path_bytes > _MAX_IPC_PATH_BYTES:
+        raise SettingError(
+            f"setting {name}",
+            got=f"a path of {path_bytes} bytes, {path}",
+            limit=f"{_MAX_IPC_PATH_BYTES} bytes for a Unix socket",
+            remedy="choose a shorter folder, for example under /run",
+        )
 
 
 def _check(field: dataclasses.Field[Any], value: Any) -> None:

@@ -43,14 +43,6 @@ def test_a_socket_that_nobody_listens_at_was_left_behind(listener: socket.socket
     assert why_silent("ipc://here.sock") == "nobody listens at that socket any more: whoever made it is gone"
 
 
-def test_a_path_that_is_too_long_is_told_by_its_length() -> None:
-    path = "/run/" + "x" * 103
-    assert why_silent(f"ipc://{path}") == (
-        "its path has 108 bytes, a Unix socket's 107 at most; choose a shorter folder"
-    )
-    assert why_silent(f"ipc://{path[:-1]}").startswith("there is no ")
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="to become another user needs root")
 def test_a_socket_of_another_user_is_told_by_both_uids() -> None:
     # The folder itself must be open to all: pytest's is not.
@@ -69,7 +61,8 @@ def test_a_socket_of_another_user_is_told_by_both_uids() -> None:
             done = subprocess.run(
                 [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
             )
-        assert done.stdout.startswith("it is private to uid 0, and this process runs as uid 65534: "), done.stderr
+        words = f"{folder}/private.sock is private to uid 0, and this process runs as uid 65534: "
+        assert done.stdout.startswith(words), done.stderr
     finally:
         (folder / "private.sock").unlink()
         folder.rmdir()
