@@ -16,7 +16,7 @@ from typing import Any
 
 from forebay.benchmarks.soak_accounts import Accounts, account
 from forebay.benchmarks.soak_words import TrainerLine
-from forebay.daemon.actions import Address, Channel
+from forebay.daemon.actions import Action, Address, Channel, Log
 from forebay.wire import ChunkHeader, ControlRequest, Reset, TrainerRequest, chunk_checksum
 
 from .eager_driver import MAX_EAGER_BYTES, EagerDriver, body_of
@@ -25,6 +25,23 @@ from .soak_trainer import SoakTrainer
 
 LEASE_S, AWAIT_LEASE_S = 10.0, 20.0
 DRAIN_ROUNDS = 600
+
+
+class DaemonDiedError(Exception):
+    """The daemon was killed while it did what its ledger had said."""
+
+
+class MortalDriver(EagerDriver):
+    """A driver that dies after so many actions more, if that is set; who was told of the last ones never hears."""
+
+    dies_after: int | None = None
+
+    def _perform(self, action: Action) -> None:
+        if self.dies_after is not None and not isinstance(action, Log):
+            self.dies_after -= 1
+            if self.dies_after < 0:
+                raise DaemonDiedError
+        super()._perform(action)
 
 
 class LedgerSoak:
@@ -38,7 +55,9 @@ class LedgerSoak:
     def __init__(self, seed: int, steps: int = 150) -> None:
         self.chance = random.Random(seed)
         self.steps = steps
-        self.driver = EagerDriver(slots=3, fill_lease_s=LEASE_S, await_lease_s=AWAIT_LEASE_S, max_waiting_offers=4)
+        self.driver = MortalDriver(
+            slots=3, fill_lease_s=LEASE_S, await_lease_s=AWAIT_LEASE_S, max_waiting_offers=4
+        )
         self.is_draining = False
         self.did: list[TrainerLine] = []
         self.chunks: list[ChunkHeader] = []
@@ -48,6 +67,7 @@ class LedgerSoak:
         self._dead: list[str] = []
         self.orchestrators = [SoakOrchestrator(self, f"o{number}") for number in range(2)]
         self.trainer = SoakTrainer(self, 1)
+        self.trainer.rise()
 
     def body_of(self, work: Work) -> dict[str, Any]:
         """Returns what may come with an offer: the whole body, now and then."""
@@ -98,6 +118,7 @@ class LedgerSoak:
             self.kill_trainer: 1.5,
             self.trainer_leaves: 0.7,
             self.kill_daemon: 1.5,
+            self.kill_daemon_in_the_middle: 3,
             self.end_daemon: 0.7,
             self.stop_orchestrator: 1,
             self.stop_trainer: 1,
@@ -108,7 +129,11 @@ class LedgerSoak:
             self.notice_deaths: 4,
         }
         for event in self.chance.choices(list(events), list(events.values()), k=self.steps):
-            event()
+            try:
+                event()
+            except DaemonDiedError:
+                self.restart()
+        self.driver.dies_after = None
         self.drain()
         told = [line for orchestrator in self.orchestrators for line in orchestrator.told]
         return account(sorted(told, key=lambda line: line.at), self.did)
@@ -165,12 +190,12 @@ class LedgerSoak:
     def trainer_leaves(self) -> None:
         if self.trainer.asleep_until <= self.driver.now and self.trainer.leave():
             self.seen["trainer leaves"] += 1
-            self.next_trainer()
 
     def next_trainer(self) -> None:
         self.driver.heard(self.trainer.address)
         self._dead.append(self.trainer.holder)
         self.trainer = SoakTrainer(self, self.trainer.life + 1)
+        self.trainer.rise()
 
     def notice_deaths(self) -> None:
         """The kernel tells the daemon of the locks that are free."""
@@ -190,7 +215,13 @@ class LedgerSoak:
         self.seen["kill daemon"] += 1
         self.restart()
 
+    def kill_daemon_in_the_middle(self) -> None:
+        """Soon it does some of what its ledger says, and not the rest."""
+        self.seen["kill daemon in the middle"] += 1
+        self.driver.dies_after = self.chance.randrange(20)
+
     def restart(self) -> None:
+        self.driver.dies_after = None
         self.driver.forget()
         self.driver.restart()
         # Most of them notice the new connection at once; those who do not repeat what they said.

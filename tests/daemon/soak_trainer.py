@@ -56,7 +56,10 @@ class SoakTrainer:
         self.entries: list[Held] = []
         peer = Peer(name="trainer", pid=life, host="here")
         self.conversation = Conversation(peer, "train", self, self.lock_in, retry_s=2.0)
-        self.say(self.conversation.look(soak.driver.now))
+
+    def rise(self) -> None:
+        """Looks for the daemon, which may die of it."""
+        self.say(self.conversation.look(self.soak.driver.now))
 
     def lock_in(self, _pool: Path, _epoch: str) -> tuple[str, bool]:
         if self.holder:
@@ -152,8 +155,10 @@ class SoakTrainer:
         is_settled = self.conversation.phase is Phase.ATTACHED and self.conversation.is_settled
         if not is_settled or any(held.has_begun for held in self.entries):
             return False
-        self.say(self.conversation.report(Detach(holder="")))
+        detach = self.conversation.report(Detach(holder=""))
         self.write("", Did.LEFT)
+        self.soak.next_trainer()
+        self.say(detach)
         return True
 
     def write(self, key: str, what: Did) -> None:

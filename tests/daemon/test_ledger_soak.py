@@ -17,7 +17,14 @@ from .ledger_soak import LedgerSoak
 HISTORIES = 2000
 PARTS = 8
 FAULTS = {
-    *("kill orchestrator", "kill trainer", "kill daemon", "end daemon", "trainer leaves"),
+    *(
+        "kill orchestrator",
+        "kill trainer",
+        "kill daemon",
+        "kill daemon in the middle",
+        "end daemon",
+        "trainer leaves",
+    ),
     *("stop orchestrator", "stop trainer", "stop daemon", "cut", "cancel", "reset"),
 }
 
