@@ -17,6 +17,7 @@ from forebay.wire import (
     Limits,
     SettingError,
     check_settings,
+    printable,
     read_variables,
     setting,
     settings_from,
@@ -155,8 +156,8 @@ def load_settings(
 def _from_file(file: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise SettingError(f"the settings file {file} cannot be read: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise SettingError(f"the settings file {file} cannot be read: {printable(str(error))}") from error
     unknown = sorted(values.keys() - {field.name for field in dataclasses.fields(Settings)})
     if unknown:
         raise SettingError(f"the settings file {file} names unknown settings", got=unknown)

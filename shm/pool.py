@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from forebay.wire import HostError, Peer
+from forebay.wire import HostError, Peer, printable
 
 from .layout import BODY_OFFSET, LAYOUT_VERSION
 from .locations import make_private_folder
@@ -165,9 +165,9 @@ def read_pool_header(path: Path) -> PoolHeader:
     """
     try:
         return msgspec.json.decode((path / HEADER_NAME).read_bytes(), type=PoolHeader)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise HostError(
-            f"the daemon's pool {path} cannot be entered from here ({error})",
+            f"the daemon's pool {path} cannot be entered from here ({printable(str(error))})",
             remedy="daemon and trainer must see the same /dev/shm and run under the same user",
         ) from error
 
