@@ -20,6 +20,7 @@ from forebay.sockets import (
     Endpoint,
     Mailbox,
     control_frame_limit,
+    fitting_connections,
     milliseconds_until,
     waking_signals,
 )
@@ -87,6 +88,10 @@ class Server:
             undo.callback(self._context.term)
             self._mailbox = Mailbox()
             undo.callback(self._mailbox.close)
+            # Others: the lock of each trainer is watched through a descriptor.
+            max_connections = fitting_connections(
+                settings.max_connections, setting="max_connections", endpoints=3, others=1
+            )
 
             def bind(name: str) -> Endpoint:
                 endpoint = Endpoint(
@@ -96,6 +101,7 @@ class Server:
                     setting=name,
                     peer=me,
                     max_frame_bytes=control_frame_limit(settings.max_manifest_bytes + settings.max_eager_bytes),
+                    max_connections=max_connections,
                 )
                 undo.callback(endpoint.close, linger_ms=0)
                 return endpoint
@@ -115,6 +121,7 @@ class Server:
                 failed=self._failed,
                 threads=settings.receive_threads,
                 io_threads=settings.io_threads,
+                max_connections=max_connections,
             )
             undo.pop_all()
         now = time.monotonic()
@@ -170,6 +177,7 @@ class Server:
         poller = zmq.Poller()
         for endpoint in (self._control, self._trainer):
             poller.register(endpoint.socket, zmq.POLLIN)
+            poller.register(endpoint.connections.monitor, zmq.POLLIN)
         poller.register(self._mailbox.fileno(), zmq.POLLIN)
         poller.register(self._signal_end, zmq.POLLIN)
         if parent_fd is not None:
@@ -186,6 +194,9 @@ class Server:
             self._turn(ready, due)
 
     def _turn(self, ready: set[object], due: float | None) -> None:
+        for endpoint in (self._control, self._trainer):
+            if endpoint.connections.monitor in ready:
+                endpoint.connections.attend()
         for event in self._mailbox.take():
             event()
         self._executor.flush()

@@ -58,6 +58,13 @@ class Settings:
         64 << 10, "bytes of a small micro-batch that may travel with its offer; 0 = none", 0, MIB
     )
     max_waiting_offers: int = setting(256, "offers that may wait for a slot", 1, 1 << 16)
+    max_connections: int = setting(
+        1024,
+        "connections to each of the three endpoints",
+        1,
+        1 << 16,
+        "lowered where the descriptors do not suffice",
+    )
     remembered_keys: int = setting(10_000, "finished keys whose outcome is remembered", 1, 1 << 24)
     fill_lease_s: float = setting(10.0, "seconds of silence after which a filling slot is taken back", 0.1, 3600)
     drain_s: float = setting(10.0, "seconds that what is filling may take to finish after SIGTERM", 0, 3600)

@@ -2,6 +2,7 @@
 
 from .bulk_receiver import BulkReceiver
 from .chunk_receiver import ChunkReceiver
+from .connections import Connections, fitting_connections
 from .endpoint import Endpoint, control_frame_limit, milliseconds_until
 from .mailbox import Mailbox
 from .signals import stopped_by_sigterm, waking_signals
@@ -9,9 +10,11 @@ from .signals import stopped_by_sigterm, waking_signals
 __all__ = [
     "BulkReceiver",
     "ChunkReceiver",
+    "Connections",
     "Endpoint",
     "Mailbox",
     "control_frame_limit",
+    "fitting_connections",
     "milliseconds_until",
     "stopped_by_sigterm",
     "waking_signals",

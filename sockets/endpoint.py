@@ -28,9 +28,12 @@ from forebay.wire import (
     encode_message,
 )
 
+from .connections import Connections, hidden_path, ipc_path
+
 _MAX_IPC_PATH_BYTES = 107  # sockaddr_un.sun_path less its final zero
 _PROBE_MS = 1000
 _CONTROL_SLACK_BYTES = 64 << 10
+_MAX_BACKLOG = 100
 _MESSAGES_PER_TURN = 16
 
 
@@ -47,6 +50,11 @@ class Endpoint:
         peer: This process, for whoever finds the path locked.
         max_frame_bytes: Larger frames cut their connection.
         receive_high_water: Messages buffered per peer.
+        send_high_water: Answers buffered per peer; more are thrown away.
+        max_connections: See `Connections`.
+
+    Attributes:
+        connections: Whoever polls the socket attends to them as well.
 
     Raises:
         HeldError: Another process has the address; the message names it where it can be known.
@@ -64,15 +72,26 @@ class Endpoint:
         peer: Peer,
         max_frame_bytes: int,
         receive_high_water: int = 1000,
+        send_high_water: int = 1000,
+        max_connections: int = 1024,
     ) -> None:
         self._lock = _claim_ipc(address, setting, peer) if address.startswith("ipc://") else None
+        if (path := ipc_path(address)) is not None:
+            hidden_path(path).unlink(missing_ok=True)  # left by one that was killed
         self.socket = context.socket(kind)
+        self.connections = Connections(self.socket, setting, max_connections)
+        self._poller = zmq.Poller()
+        for source in (self.socket, self.connections.monitor):
+            self._poller.register(source, zmq.POLLIN)
         try:
             # Before it is bound, since each connection takes it over: one that is lost with answers unsent would
             # otherwise keep them, and the context from ending, for ever. `close` gives those of the others time.
             self.socket.linger = 0
             self.socket.maxmsgsize = max_frame_bytes
             self.socket.rcvhwm = receive_high_water
+            self.socket.sndhwm = send_high_water
+            # Those who wait here come even when no more are taken.
+            self.socket.backlog = min(_MAX_BACKLOG, max_connections)
             self.socket.heartbeat_ivl = HEARTBEAT_MS
             self.socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
             if kind == zmq.ROUTER:
@@ -96,6 +115,19 @@ class Endpoint:
                 ) from error
             raise HostError(f"{setting} {address} cannot be bound: {error.strerror}") from error
 
+    def wait(self) -> None:
+        """Waits for a message, and attends to the connections meanwhile.
+
+        Raises:
+            zmq.ContextTerminated: While it waited.
+        """
+        while True:
+            ready = {source for source, _ in self._poller.poll()}
+            if self.connections.monitor in ready:
+                self.connections.attend()
+            if self.socket in ready:
+                return
+
     def received(self) -> Iterator[tuple[bytes, list[bytes]]]:
         """Yields who sent which frames to a ROUTER, up to one turn's share; waits for nothing."""
         for _ in range(_MESSAGES_PER_TURN):
@@ -107,9 +139,12 @@ class Endpoint:
 
     def close(self, *, linger_ms: int) -> None:
         """Closes the socket, giving queued answers some time, and frees the path."""
+        self.connections.close()
         self.socket.close(linger=linger_ms)
         if self._lock is not None:
-            self._lock.path.with_suffix("").unlink(missing_ok=True)
+            path = self._lock.path.with_suffix("")
+            for left in (path, hidden_path(path)):
+                left.unlink(missing_ok=True)
             self._lock.close(remove=True)
 
 
@@ -155,15 +190,17 @@ def _claim_ipc(address: str, setting: str, peer: Peer) -> FileLock:
 def _who_answers(context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
     with context.socket(zmq.DEALER) as probe:
         probe.linger = 0
+        # A peer of another kind is dropped at its greeting; then there is nobody to send to, for ever.
+        probe.sndtimeo = probe.rcvtimeo = _PROBE_MS
+        hello = Hello(id=1, version=PROTOCOL_VERSION, peer=this_peer("forebay probe"))
         try:
             probe.connect(address.replace("*", "127.0.0.1"))
+            probe.send(encode_message(hello))
+            return _who_says(probe.recv())
+        except zmq.Again:
+            return "a process that does not answer as a Forebay daemon or worker"
         except zmq.ZMQError:
             return "a process that cannot be asked who it is"
-        hello = Hello(id=1, version=PROTOCOL_VERSION, peer=this_peer("forebay probe"))
-        probe.send(encode_message(hello))
-        if not probe.poll(_PROBE_MS):
-            return "a process that does not answer as a Forebay daemon or worker"
-        return _who_says(probe.recv())
 
 
 def _who_says(frame: bytes) -> str:

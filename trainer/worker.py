@@ -157,7 +157,8 @@ class TrainerWorker:
         with waking_signals() as signals, stopped_by_sigterm(self.stop):
             poller = zmq.Poller()
             sockets = self._sockets
-            for source in (sockets.control.socket, self._mailbox.fileno(), signals):
+            control = sockets.control
+            for source in (control.socket, control.connections.monitor, self._mailbox.fileno(), signals):
                 if source != -1:
                     poller.register(source, zmq.POLLIN)
             while not self._is_over():
@@ -188,6 +189,8 @@ class TrainerWorker:
     def _turn(self, ready: set[object]) -> None:
         for event in self._mailbox.take():
             event()
+        if self._sockets.control.connections.monitor in ready:
+            self._sockets.control.connections.attend()
         if self._sockets.control.socket in ready:
             self._receive()
         self._books.expire(time.monotonic())

@@ -7,7 +7,7 @@ import time
 
 import zmq
 
-from forebay.sockets import BulkReceiver, Endpoint, Mailbox, control_frame_limit
+from forebay.sockets import BulkReceiver, Endpoint, Mailbox, control_frame_limit, fitting_connections
 from forebay.wire import Arrivals, Goodbye, Limits, LocalError, Message, Peer, encode_message
 
 from .call_books import CallBooks
@@ -59,6 +59,7 @@ class WorkerSockets:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         with contextlib.ExitStack() as undo:
             undo.callback(self._context.term)
+            max_connections = fitting_connections(settings.max_connections, setting="max_connections", endpoints=2)
             self.control = Endpoint(
                 self._context,
                 zmq.ROUTER,
@@ -66,6 +67,7 @@ class WorkerSockets:
                 setting="worker_endpoint",
                 peer=me,
                 max_frame_bytes=control_frame_limit(_PARTS_OF_A_CALL * limits.max_manifest_bytes),
+                max_connections=max_connections,
             )
             undo.callback(self.control.close, linger_ms=0)
             self.data = BulkReceiver(
@@ -78,6 +80,7 @@ class WorkerSockets:
                 target=payloads.target,
                 complete=self._complete,
                 failed=self._failed,
+                max_connections=max_connections,
             )
             undo.pop_all()
 
