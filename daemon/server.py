@@ -22,6 +22,7 @@ from forebay.sockets import (
     control_frame_limit,
     fitting_connections,
     milliseconds_until,
+    too_many_frames,
     waking_signals,
 )
 from forebay.wire import (
@@ -38,6 +39,7 @@ from .actions import Action, Address, Channel
 from .adoption import found_slots
 from .executor import Executor
 from .ledger import Ledger
+from .memory_watch import MemoryWatch
 from .settings import Settings
 
 log = logging.getLogger("forebay.daemon")
@@ -71,6 +73,7 @@ class Server:
 
     def __init__(self, settings: Settings, *, software: str, epoch: str) -> None:
         self._settings = settings
+        self._memory = MemoryWatch(settings.max_private_bytes)
         self._stop_at: float | None = None
         self._was_signalled = False
         me = this_peer("forebay daemon")
@@ -102,6 +105,7 @@ class Server:
                     peer=me,
                     max_frame_bytes=control_frame_limit(settings.max_manifest_bytes + settings.max_eager_bytes),
                     max_connections=max_connections,
+                    receive_high_water=settings.control_messages,
                 )
                 undo.callback(endpoint.close, linger_ms=0)
                 return endpoint
@@ -184,7 +188,8 @@ class Server:
             poller.register(parent_fd, zmq.POLLIN)
         while not self._is_over():
             due = self._ledger.next_deadline()
-            poll_ms = milliseconds_until((due, self._stop_at), time.monotonic())
+            others = (self._stop_at, self._executor.next_deadline(), self._memory.next_look_at)
+            poll_ms = milliseconds_until((due, *others), time.monotonic())
             ready = {source for source, _ in poller.poll(poll_ms)}
             if parent_fd is not None and parent_fd in ready:
                 poller.unregister(parent_fd)
@@ -197,6 +202,9 @@ class Server:
         for endpoint in (self._control, self._trainer):
             if endpoint.connections.monitor in ready:
                 endpoint.connections.attend()
+        now = time.monotonic()
+        self._memory.look(now)
+        self._executor.tell_left_out(now)
         for event in self._mailbox.take():
             event()
         self._executor.flush()
@@ -215,8 +223,10 @@ class Server:
         decode: Callable[[bytes], T],
         handle: Callable[[Address, T, float], Sequence[Action]],
     ) -> None:
-        for routing, frames in endpoint.received():
+        for routing, frames, too_many in endpoint.received():
             sender = Address(channel, routing)
+            if too_many:
+                self._perform(self._ledger.unreadable(sender, too_many_frames(too_many)))
             for frame in frames:
                 try:
                     request = decode(frame)

@@ -65,6 +65,22 @@ class Settings:
         1 << 16,
         "lowered where the descriptors do not suffice",
     )
+    max_private_bytes: int = setting(
+        2 * GIB,
+        "bytes of private memory at which the daemon ends in order and keeps its pool; 0 = no bound",
+        0,
+        1 << 40,
+        "measured: below 100 MiB in use",
+    )
+    control_messages: int = setting(
+        64, "messages buffered per peer on the control and trainer endpoints, a bound on memory", 1, 1000
+    )
+    max_queues: int = setting(1024, "queues that hold a micro-batch or have a trainer", 1, 1 << 16)
+    max_waits: int = setting(65_536, "waits for a key's state, of all peers together", 1, 1 << 24)
+    max_waits_per_peer: int = setting(4096, "waits for a key's state, of one peer", 1, 1 << 24)
+    max_waiting_bytes: int = setting(
+        256 * MIB, "bytes of manifests and bodies of the offers that wait for a slot", 1024, 1 << 40
+    )
     remembered_keys: int = setting(10_000, "finished keys whose outcome is remembered", 1, 1 << 24)
     fill_lease_s: float = setting(10.0, "seconds of silence after which a filling slot is taken back", 0.1, 3600)
     drain_s: float = setting(10.0, "seconds that what is filling may take to finish after SIGTERM", 0, 3600)
@@ -133,6 +149,11 @@ class Settings:
             fill_lease_s=self.fill_lease_s,
             max_waiting_offers=self.max_waiting_offers,
             remembered_keys=self.remembered_keys,
+            max_peers=max(4096, self.max_connections),
+            max_queues=self.max_queues,
+            max_waits=self.max_waits,
+            max_waits_per_peer=self.max_waits_per_peer,
+            max_waiting_bytes=self.max_waiting_bytes,
         )
 
 

@@ -19,6 +19,7 @@ from forebay.shm import this_peer
 from forebay.wire import (
     HEARTBEAT_MS,
     HEARTBEAT_TIMEOUT_MS,
+    MAX_FRAMES,
     PROTOCOL_VERSION,
     BrokenError,
     ClosedError,
@@ -191,7 +192,8 @@ class ServerLink:
             return
         # No room: with a server that is away this long, its repeat will do.
         with contextlib.suppress(zmq.Again):
-            self._socket.send_multipart(outbox, zmq.NOBLOCK)
+            for first in range(0, len(outbox), MAX_FRAMES):
+                self._socket.send_multipart(outbox[first : first + MAX_FRAMES], zmq.NOBLOCK)
         # ZeroMQ's descriptor tells only once, and may have told just now.
         self._receive()
 

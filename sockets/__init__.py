@@ -3,7 +3,7 @@
 from .bulk_receiver import BulkReceiver
 from .chunk_receiver import ChunkReceiver
 from .connections import Connections, fitting_connections
-from .endpoint import Endpoint, control_frame_limit, milliseconds_until
+from .endpoint import Endpoint, control_frame_limit, milliseconds_until, too_many_frames
 from .mailbox import Mailbox
 from .signals import stopped_by_sigterm, waking_signals
 
@@ -17,5 +17,6 @@ __all__ = [
     "fitting_connections",
     "milliseconds_until",
     "stopped_by_sigterm",
+    "too_many_frames",
     "waking_signals",
 ]

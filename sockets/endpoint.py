@@ -14,6 +14,7 @@ from forebay.shm import FileLock, make_private_folder, runtime_folder, this_peer
 from forebay.wire import (
     HEARTBEAT_MS,
     HEARTBEAT_TIMEOUT_MS,
+    MAX_FRAMES,
     PROTOCOL_VERSION,
     HeldError,
     Hello,
@@ -35,6 +36,7 @@ _PROBE_MS = 1000
 _CONTROL_SLACK_BYTES = 64 << 10
 _MAX_BACKLOG = 100
 _MESSAGES_PER_TURN = 16
+_FRAMES_PER_TURN = 4096
 
 
 class Endpoint:
@@ -80,6 +82,7 @@ class Endpoint:
             hidden_path(path).unlink(missing_ok=True)  # left by one that was killed
         self.socket = context.socket(kind)
         self.connections = Connections(self.socket, setting, max_connections)
+        self._sender, self._frame_count = b"", 0
         self._poller = zmq.Poller()
         for source in (self.socket, self.connections.monitor):
             self._poller.register(source, zmq.POLLIN)
@@ -128,14 +131,31 @@ class Endpoint:
             if self.socket in ready:
                 return
 
-    def received(self) -> Iterator[tuple[bytes, list[bytes]]]:
-        """Yields who sent which frames to a ROUTER, up to one turn's share; waits for nothing."""
+    def received(self) -> Iterator[tuple[bytes, list[bytes], int]]:
+        """Yields what came to a ROUTER, up to one turn's share; waits for nothing.
+
+        Yields:
+            Who sent it; the frames; how many more there were than a message may have, once that is known. A long
+            message comes in several parts.
+        """
+        room = _FRAMES_PER_TURN
         for _ in range(_MESSAGES_PER_TURN):
-            try:
-                sender, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not self.socket.rcvmore:
+                try:
+                    self._sender, self._frame_count = self.socket.recv(zmq.NOBLOCK), 0
+                except zmq.Again:
+                    return
+            frames = []
+            while self.socket.rcvmore and room:
+                frame = self.socket.recv()
+                room -= 1
+                self._frame_count += 1
+                if self._frame_count <= MAX_FRAMES:
+                    frames.append(frame)
+            is_whole = not self.socket.rcvmore
+            yield self._sender, frames, max(0, self._frame_count - MAX_FRAMES) if is_whole else 0
+            if not room:
                 return
-            yield sender, frames
 
     def close(self, *, linger_ms: int) -> None:
         """Closes the socket, giving queued answers some time, and frees the path."""
@@ -151,6 +171,11 @@ class Endpoint:
 def control_frame_limit(max_manifest_bytes: int) -> int:
     """Returns the largest control frame: a manifest and what surrounds it."""
     return max_manifest_bytes + _CONTROL_SLACK_BYTES
+
+
+def too_many_frames(count: int) -> str:
+    """Says how many of a message's frames were not looked at, and why."""
+    return f"a message had {count} frames more than it may have, {MAX_FRAMES}; they were thrown away"
 
 
 def milliseconds_until(deadlines: Iterable[float | None], now: float) -> int | None:

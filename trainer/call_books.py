@@ -36,6 +36,10 @@ from .call_record import Address, Answer, CallAction, CallRecord, GiveUp, LetGo,
 from .call_states import CallEvent
 
 
+_SHARES = 4
+"""No client may have more than one of these of the calls that may wait: one that fills its share stops no other."""
+
+
 class CallBooks:
     """All that a worker knows of its calls.
 
@@ -143,6 +147,9 @@ class CallBooks:
             return RefusalCode.UNKNOWN_METHOD, f"the worker has no method {printable(request.method)!r}"
         if len(self._unfinished) >= self._limits.waiting_calls:
             return RefusalCode.TOO_MANY_CALLS, f"{self._limits.waiting_calls} calls wait or run already"
+        share = max(1, self._limits.waiting_calls // _SHARES)
+        if sum(other.id.client == request.call.client for other in self.unfinished) >= share:
+            return RefusalCode.TOO_MANY_CALLS, f"{share} calls of this client wait or run already"
         return None
 
     def _take_manifest(self, call: CallRecord, encoded: bytes, now: float) -> tuple[RefusalCode, str] | None:

@@ -20,6 +20,7 @@ from forebay.sockets import milliseconds_until
 from forebay.wire import (
     HEARTBEAT_MS,
     HEARTBEAT_TIMEOUT_MS,
+    MAX_FRAMES,
     BrokenError,
     Detach,
     ForebayError,
@@ -262,7 +263,8 @@ class DaemonLink:
         if unsent:
             # Never waits: with a daemon away this long it is said again after attaching anew.
             with contextlib.suppress(zmq.Again):
-                self._socket.send_multipart(unsent, zmq.NOBLOCK)
+                for first in range(0, len(unsent), MAX_FRAMES):
+                    self._socket.send_multipart(unsent[first : first + MAX_FRAMES], zmq.NOBLOCK)
 
     def _lock_in(self, pool: Path, epoch: str) -> tuple[str, bool]:
         try:

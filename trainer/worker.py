@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import zmq
 
-from forebay.sockets import Mailbox, milliseconds_until, stopped_by_sigterm, waking_signals
+from forebay.sockets import Mailbox, milliseconds_until, stopped_by_sigterm, too_many_frames, waking_signals
 from forebay.wire import (
     Call,
     CallRequest,
@@ -22,6 +22,7 @@ from forebay.wire import (
     ClosedError,
     GetWorkerStatus,
     Hello,
+    LogLimit,
     ProtocolError,
     Raised,
     RefusalCode,
@@ -88,6 +89,7 @@ class TrainerWorker:
         )
         self._stop_at: float | None = None
         self._has_served = False
+        self._log_limit = LogLimit()
         self._is_idle = threading.Event()
         self._is_idle.set()
         self._is_closed = False
@@ -197,19 +199,28 @@ class TrainerWorker:
         self._act()
 
     def _receive(self) -> None:
-        for sender, frames in self._sockets.control.received():
+        for sender, frames, too_many in self._sockets.control.received():
             for frame in frames:
                 self._hear_frame(sender, frame)
+            if too_many:
+                self._refuse_unreadable(sender, too_many_frames(too_many))
 
     def _hear_frame(self, sender: Address, frame: bytes) -> None:
         try:
             request = decode_call_request(frame)
         except ProtocolError as error:
-            self._books.counters["refused_bad_request"] += 1
-            tell(logging.WARNING, "unreadable_call reason=%s", error)
-            self._sockets.send(sender, Refused(code=RefusalCode.BAD_REQUEST, words=str(error)))
+            self._refuse_unreadable(sender, str(error))
         else:
             self._hear(sender, request)
+
+    def _refuse_unreadable(self, sender: Address, words: str) -> None:
+        self._books.counters["refused_bad_request"] += 1
+        now = time.monotonic()
+        for event, count in self._log_limit.take_left_out(now):
+            tell(logging.WARNING, "left_out event=%s count=%s", event, count)
+        if self._log_limit.admits("unreadable_call", now):
+            tell(logging.WARNING, "unreadable_call reason=%s", words)
+        self._sockets.send(sender, Refused(code=RefusalCode.BAD_REQUEST, words=words))
 
     def _hear(self, sender: Address, request: CallRequest) -> None:
         now = time.monotonic()

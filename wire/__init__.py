@@ -83,7 +83,8 @@ from .lending import (
     decode_trainer_reply,
     decode_trainer_request,
 )
-from .limits import GIB, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MAX_CHUNK_BYTES, MIB, UNLIMITED, Limits
+from .limits import GIB, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MAX_CHUNK_BYTES, MAX_FRAMES, MIB, UNLIMITED, Limits
+from .log_limit import LogLimit
 from .manifest import BodyLayout, LeafSpec, Manifest, decode_manifest, describe
 from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
 from .packed import PackedTree, pack, unpack
@@ -120,6 +121,7 @@ __all__ = [
     "HEARTBEAT_TIMEOUT_MS",
     "LEAF_ALIGNMENT",
     "MAX_CHUNK_BYTES",
+    "MAX_FRAMES",
     "MIB",
     "MICRO_BATCH_TRANSITIONS",
     "PROTOCOL_VERSION",
@@ -169,6 +171,7 @@ __all__ = [
     "Lend",
     "Limits",
     "LocalError",
+    "LogLimit",
     "Manifest",
     "Message",
     "MicroBatchEvent",

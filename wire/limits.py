@@ -10,6 +10,9 @@ GIB = 1 << 30
 MAX_CHUNK_BYTES = 64 * MIB
 """The largest chunk that may be set; larger ones would make high-water marks in messages meaningless."""
 
+MAX_FRAMES = 1024
+"""Control messages that may travel as the frames of one message of ZeroMQ's; those who have more send several."""
+
 HEARTBEAT_MS = 5_000
 """ZeroMQ's own heartbeat, on every socket: how a peer that vanished without a word is noticed."""
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +22,11 @@ from forebay.orchestrator_client import Staged, StagingClient
 from forebay.sockets import fitting_connections
 
 PATIENCE_S = 60.0
-DESCRIPTORS = 256
+DESCRIPTORS = 4096
+"""What the kernel allows by default. With fewer it depends on how soon the daemon's thread gets to run."""
+
 LIMIT = 11
-CONNECTS = 1000
+CONNECTS = 2000
 
 DIAL = """
 import socket, sys
@@ -47,7 +50,7 @@ sys.stdin.read()
 
 @pytest.fixture(params=["ipc", "tcp"])
 def daemon(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalDaemon]:
-    tcp = dict.fromkeys(("control_endpoint", "data_endpoint"), "tcp://127.0.0.1:*")
+    tcp: dict[str, Any] = dict.fromkeys(("control_endpoint", "data_endpoint"), "tcp://127.0.0.1:*")
     with local_daemon(
         slots=4,
         slot_initial_bytes=1 << 20,
@@ -80,7 +83,7 @@ async def stage(client: StagingClient, key: str) -> None:
     assert isinstance(await client.stage({"x": np.arange(1000)}, key=key, queue="q"), Staged)
 
 
-def test_a_thousand_connects_on_each_endpoint_neither_end_the_daemon_nor_stop_whom_it_serves(
+def test_thousands_of_connects_on_each_endpoint_neither_end_the_daemon_nor_stop_whom_it_serves(
     daemon: LocalDaemon, tmp_path: Path
 ) -> None:
     before = descriptors(daemon)
@@ -93,9 +96,9 @@ def test_a_thousand_connects_on_each_endpoint_neither_end_the_daemon_nor_stop_wh
                 for process in [dial(stack, address) for address in addresses]:
                     assert process.stdout is not None
                     assert process.stdout.readline()
+                assert daemon.process.poll() is None
                 await client.status()
                 await stage(client, "at the limit")
-                assert daemon.process.poll() is None
                 assert descriptors(daemon) <= before + 3 * LIMIT + 2
                 spent = run_s(daemon)
                 await asyncio.sleep(0.5)  # what is measured is what it does while nobody asks anything
@@ -113,9 +116,9 @@ def test_a_thousand_connects_on_each_endpoint_neither_end_the_daemon_nor_stop_wh
 def test_descriptors_that_do_not_suffice_lower_the_limit_and_say_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (DESCRIPTORS, DESCRIPTORS))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
     fitting = fitting_connections(1024, setting="max_connections", endpoints=3, others=1)
-    assert 1 <= fitting < DESCRIPTORS // 16
+    assert 1 <= fitting < 16
     assert f"connections_lowered max_connections={fitting} wanted=1024 descriptors=256" in caplog.text
 
 
