@@ -36,8 +36,8 @@ from .call_record import Address, Answer, CallAction, CallRecord, GiveUp, LetGo,
 from .call_states import CallEvent
 
 
-_SHARES = 4
-"""No client may have more than one of these of the calls that may wait: one that fills its share stops no other."""
+_LEFT_TO_OTHERS = 4
+"""One client leaves the others a quarter of the calls that may wait."""
 
 
 class CallBooks:
@@ -147,7 +147,7 @@ class CallBooks:
             return RefusalCode.UNKNOWN_METHOD, f"the worker has no method {printable(request.method)!r}"
         if len(self._unfinished) >= self._limits.waiting_calls:
             return RefusalCode.TOO_MANY_CALLS, f"{self._limits.waiting_calls} calls wait or run already"
-        share = max(1, self._limits.waiting_calls // _SHARES)
+        share = self._limits.waiting_calls - self._limits.waiting_calls // _LEFT_TO_OTHERS
         if sum(other.id.client == request.call.client for other in self.unfinished) >= share:
             return RefusalCode.TOO_MANY_CALLS, f"{share} calls of this client wait or run already"
         return None
