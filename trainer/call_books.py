@@ -35,7 +35,6 @@ from .call_memory import CallMemory
 from .call_record import Address, Answer, CallAction, CallRecord, GiveUp, LetGo, Receive, Run
 from .call_states import CallEvent
 
-
 _LEFT_TO_OTHERS = 4
 """One client leaves the others a quarter of the calls that may wait."""
 
