@@ -73,7 +73,7 @@ class Settings:
         "measured: below 100 MiB in use",
     )
     control_messages: int = setting(
-        64, "messages buffered per peer on the control and trainer endpoints, a bound on memory", 1, 1000
+        64, "messages buffered per peer on the control and trainer endpoints, a bound on memory", 1, 1 << 16
     )
     max_queues: int = setting(1024, "queues that hold a micro-batch or have a trainer", 1, 1 << 16)
     max_waits: int = setting(65_536, "waits for a key's state, of all peers together", 1, 1 << 24)
