@@ -24,6 +24,9 @@ BENCHMARKS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Every benchmark of the way from an orchestrator to a trainer's views, and its options."""
 
+WITH_TRAINER: Final = frozenset({"handoff", "small", "idle"})
+"""Those of them that start a trainer, and so need jax."""
+
 _RUN_S: Final = 1800.0
 
 

@@ -145,7 +145,7 @@ def _one_thread(codec: str, full: dict[str, Any]) -> ThreadResult:
     place = np.empty_like(octets)
     return ThreadResult(
         encode_gbps=octets.nbytes / 1e9 / _seconds(lambda: encode_chunk(codec, octets.data, 2)),
-        decode_gbps=octets.nbytes / 1e9 / _seconds(lambda: decode_chunk(encoded, place.data)),
+        decode_gbps=octets.nbytes / 1e9 / _seconds(lambda: decode_chunk(codec, encoded, place.data)),
     )
 
 

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from forebay.wire.errors import ForebayError
 
-COMMANDS = ("serve", "status", "demo", "bench", "version")
+COMMANDS = ("serve", "status", "demo", "bench", "keygen", "version")
 """Commands in the order in which help lists them; each is a function or a group, in the module of its name."""
 
 EXIT_INTERRUPTED = 130

@@ -22,6 +22,7 @@ from forebay.orchestrator_client.timeline import check_timeline
 from forebay.wire import SettingError
 
 from .app import EXIT_INTERRUPTED
+from .needs import need_jax
 
 EXIT_FAILED = 1
 _STEPS: Final = 3
@@ -47,7 +48,7 @@ def demo(
             f" or with --compare what makes the wire take {WIRE_OVER_COMPUTE} of the compute"
         ),
     ] = None,
-    slots: Annotated[int, typer.Option(help="slots of the daemon's pool", min=1)] = 4,
+    slots: Annotated[int, typer.Option(help="slots of the daemon's pool", min=1, max=1024)] = 4,
     seed: Annotated[int, typer.Option(help="seed of all that is drawn", min=0)] = 0,
     timeline: Annotated[
         Path | None,
@@ -55,7 +56,11 @@ def demo(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="end with one JSON object on standard output")] = False,
 ) -> None:
-    """Stage and train real micro-batches with three processes, then check them bit for bit."""
+    """Stage and train real text with three processes.
+
+    Then check that what was trained is what was sent, and that losses and gradients are those of training in
+    one process, all of it bit for bit.
+    """
     if compare and mode is not None:
         raise SettingError("option --mode", got=mode.value, limit="none with --compare, which runs all modes")
     settings = DemoSettings(
@@ -66,6 +71,7 @@ def demo(
         mode=mode or Mode.STAGE,
         wire_gbit_s=wire_gbit_s or 0,
     )
+    need_jax("demo")
     console = Console(stderr=json, highlight=False)
     with _interruptible():
         file = _timeline(console, timeline, compare=compare)

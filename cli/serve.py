@@ -11,7 +11,7 @@ import typer
 
 from forebay.daemon import Settings, load_settings, start_logging
 from forebay.daemon import serve as run_daemon
-from forebay.wire import Setting, setting_of
+from forebay.wire import setting_of
 
 _KINDS = {"str": str, "int": int, "float": float, "bool": bool}
 
@@ -38,7 +38,7 @@ def _signature() -> inspect.Signature:
 
 def _parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
     kind = _KINDS[str(field.type)]
-    option = typer.Option(help=_help(setting_of(field)), show_default=_default(field))
+    option = typer.Option(help=_help(field), show_default=False)
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -47,8 +47,13 @@ def _parameter(field: dataclasses.Field[Any]) -> inspect.Parameter:
     )
 
 
-def _help(setting: Setting) -> str:
-    return f"{setting.meaning}: {setting.limit}" if setting.choices else setting.meaning
+def _help(field: dataclasses.Field[Any]) -> str:
+    known = setting_of(field)
+    meaning = f"{known.meaning}: {known.limit}" if known.choices else known.meaning
+    # Spelled as typer does it elsewhere; given to it, it would put brackets around this default, and as no default
+    # at all, since a flag that is not given must not win over the environment.
+    limits = "" if known.low is None else f"; {known.low}<=x<={known.high}"
+    return f"{meaning}  [default: {_default(field)}{limits}]"
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

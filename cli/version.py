@@ -9,5 +9,5 @@ from forebay.wire.message import PROTOCOL_VERSION
 
 
 def version() -> None:
-    """Print the version of this package and of its protocol."""
+    """Print the package's version and its protocol's."""
     sys.stdout.write(f"forebay {VERSION}, protocol {PROTOCOL_VERSION}\n")

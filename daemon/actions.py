@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from forebay.shm import SlotState
+from forebay.shm import Outcome, SlotState
 from forebay.wire import Arrivals, Message
 
 
@@ -18,10 +18,15 @@ class Channel(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Address:
-    """Where a peer can be answered: a socket and the routing id that it gave the peer."""
+    """Where a peer can be answered: a socket and the routing id that it gave the peer.
+
+    The key that the peer proved to have belongs to it, empty where none was asked for: whoever comes with another
+    key is another peer, also with the same routing id.
+    """
 
     channel: Channel
     routing: bytes
+    user: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,6 +74,13 @@ class WriteState:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class WriteOutcome:
+    """Record in the journal what became of a micro-batch."""
+
+    outcome: Outcome
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class AwaitWriters:
     """Go on when nobody writes any more to a slot that was being filled; a chunk's time at most."""
 
@@ -106,4 +118,15 @@ class Log:
     fields: dict[str, object]
 
 
-Action = Reply | ReserveSlot | WriteLoan | WriteBody | WriteState | AwaitWriters | WatchHolder | ForgetHolder | Log
+Action = (
+    Reply
+    | ReserveSlot
+    | WriteLoan
+    | WriteBody
+    | WriteState
+    | WriteOutcome
+    | AwaitWriters
+    | WatchHolder
+    | ForgetHolder
+    | Log
+)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from forebay.shm import SlotEvent, SlotState, SlotTable
+from forebay.shm import Outcome, SlotEvent, SlotState, SlotTable
 from forebay.wire import (
     GONE,
     Arrivals,
@@ -26,11 +26,14 @@ from forebay.wire import (
     printable,
 )
 
-from .actions import Action, Address, AwaitWriters, Level, Log, Reply, WriteState
-from .micro_batch import MicroBatch
+from .actions import Action, Address, AwaitWriters, Level, Log, Reply, WriteOutcome, WriteState
+from .micro_batch import MicroBatch, recalled_batch
 from .train_queue import TrainQueue
 
 _NAME_CHARS = 64
+_LASTING = frozenset({RefusalCode.REPLACED, RefusalCode.DROPPED, RefusalCode.STALE})
+"""Refusals that also the next daemon repeats; the others were for want of something that it may have."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -50,6 +53,8 @@ class LedgerSettings:
         max_waits: `Await`s of all peers.
         max_waits_per_peer: `Await`s of one peer.
         max_waiting_bytes: Manifests and bodies of the offers that wait for a slot.
+        max_versions_behind: Policy versions that a micro-batch may be behind its queue's; -1 for any number.
+        max_age_s: Age in seconds from which on a micro-batch is stale; 0 for none.
     """
 
     limits: Limits
@@ -62,6 +67,8 @@ class LedgerSettings:
     max_waits: int = 65_536
     max_waits_per_peer: int = 4096
     max_waiting_bytes: int = 256 << 20
+    max_versions_behind: int = -1
+    max_age_s: float = 0.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -115,6 +122,7 @@ class Book:
         self._wait_count = 0
         self._sequence = 0
         self._actions: list[Action] = []
+        self._records: list[Action] = []
 
     # Actions.
 
@@ -132,9 +140,26 @@ class Book:
         self.do(Log(level, event, fields))
 
     def take_actions(self) -> list[Action]:
-        """Returns what was decided since the last call."""
-        actions, self._actions = self._actions, []
+        """Returns what was decided since the last call.
+
+        Outcomes come first: a daemon that is killed in the middle has then recorded what became of a micro-batch
+        before its slot is free and before anybody was told.
+        """
+        actions, self._actions, self._records = [*self._records, *self._actions], [], []
         return actions
+
+    def record(self, batch: MicroBatch, **fields: Any) -> None:
+        """Has something about a micro-batch remembered beyond the end of this daemon; see `Outcome`."""
+        fields = {"state": batch.state, "words": batch.reason} | fields
+        outcome = Outcome(
+            queue=batch.queue,
+            key=batch.key,
+            attempt=batch.attempt,
+            was_published=batch.was_published,
+            is_stale=batch.is_stale,
+            **fields,
+        )
+        self._records.append(WriteOutcome(outcome))
 
     def refuse(self, to: Address | None, request_id: int, code: RefusalCode, words: str) -> None:
         """Refuses a request and counts it."""
@@ -150,8 +175,20 @@ class Book:
         attempt = (batch.queue, batch.key, batch.attempt)
         refusal = Refused(id=batch.offer_id, code=code, words=words)
         _remember(self._refused, attempt, refusal, self.settings.remembered_keys)
+        if code in _LASTING:
+            self.record(batch, code=code, words=words)
         if not batch.was_published:
             self.refuse(batch.sender, batch.offer_id, code, words)
+
+    def recall(self, outcome: Outcome, now: float) -> None:
+        """Remembers what a journal says of a micro-batch that is over."""
+        if outcome.code is not None:
+            attempt = (outcome.queue, outcome.key, outcome.attempt)
+            refusal = Refused(code=outcome.code, words=outcome.words)
+            _remember(self._refused, attempt, refusal, self.settings.remembered_keys)
+            return
+        batch = recalled_batch(outcome, now)
+        _remember(self._finished, (batch.queue, batch.key), batch, self.settings.remembered_keys)
 
     # Looking up.
 
@@ -173,6 +210,14 @@ class Book:
             return
         if not any(batch.queue == name for batch in self.batches.values()):
             del self.queues[name]
+
+    def versions_behind(self, batch: MicroBatch) -> tuple[int | None, int]:
+        """Returns its queue's policy version, and how many a micro-batch is behind; 0 where one is not known."""
+        queue = self.queues.get(batch.queue)
+        present = queue.policy_version if queue is not None else None
+        if present is None or batch.policy_version is None:
+            return present, 0
+        return present, present - batch.policy_version
 
     def is_name(self, name: str) -> bool:
         """Tells whether a key, queue or attempt has an acceptable length."""
@@ -253,6 +298,8 @@ class Book:
             del self.batches[key]
         _remember(self._finished, key, batch, self.settings.remembered_keys)
         self.forget_if_unused(batch.queue)
+        if not batch.fell_silent:  # its attempt may still go on
+            self.record(batch)
         self.counters[f"finished_{batch.state}"] += 1
         if batch.state in GONE:
             self.log(
@@ -297,6 +344,7 @@ class Book:
     def ready_again(self, batch: MicroBatch) -> None:
         """Puts a quarantined slot back in its old place, once its holder's lock is free."""
         self._move_slot(batch, SlotEvent.HOLDER_LOCK_FREE)
+        batch.was_told_stale = False
         self.queue(batch.queue).insert(batch)
 
     def next_sequence(self, at_least: int = 0) -> int:
@@ -349,7 +397,8 @@ class Book:
 
     def _answer(self, wait: Awaiting, batch: MicroBatch) -> bool:
         if batch.state in GONE:
-            self.reply(wait.to, Gone(id=wait.id, state=batch.state, reason=batch.reason))
+            gone = Gone(id=wait.id, state=batch.state, reason=batch.reason, stale=batch.is_stale)
+            self.reply(wait.to, gone)
             return True
         if _ORDER.index(batch.state) >= _ORDER.index(wait.until):
             self.reply(wait.to, Reached(id=wait.id, state=batch.state))

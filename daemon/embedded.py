@@ -68,7 +68,8 @@ class LocalDaemon:
                 os.close(ready_end)
 
     def __repr__(self) -> str:
-        return f"LocalDaemon(pid={self.pid}, control_endpoint={self.control_endpoint!r})"
+        endpoints = f"control_endpoint={self.control_endpoint!r}, trainer_endpoint={self.trainer_endpoint!r}"
+        return f"LocalDaemon(pid={self.pid}, {endpoints})"
 
     @property
     def pid(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import zmq
 
 from forebay.shm import Pool, SlotFile, holder_path
-from forebay.sockets import Mailbox
+from forebay.sockets import Endpoint, Mailbox
 from forebay.wire import LocalError, LogLimit, encode_message, printable
 
 from .actions import (
@@ -27,6 +27,7 @@ from .actions import (
     WatchHolder,
     WriteBody,
     WriteLoan,
+    WriteOutcome,
     WriteState,
 )
 from .background import SlotGrower, watch_lock
@@ -44,7 +45,7 @@ class Executor:
     Args:
         ledger: Hears the outcomes.
         pool: Holds the slots.
-        sockets: The ROUTER socket of each channel.
+        endpoints: The ROUTER of each channel.
         mailbox: Brings outcomes back to the loop.
     """
 
@@ -52,12 +53,12 @@ class Executor:
         self,
         ledger: Ledger,
         pool: Pool,
-        sockets: Mapping[Channel, zmq.Socket[bytes]],
+        endpoints: Mapping[Channel, Endpoint],
         mailbox: Mailbox,
     ) -> None:
         self._ledger = ledger
         self._pool = pool
-        self._sockets = sockets
+        self._endpoints = endpoints
         self._mailbox = mailbox
         self._log_limit = LogLimit()
         self._replies: dict[Address, list[bytes]] = {}
@@ -67,6 +68,7 @@ class Executor:
             WriteState: self._write_state,
             WriteLoan: self._write_loan,
             WriteBody: self._write_body,
+            WriteOutcome: self._write_outcome,
             ReserveSlot: self._reserve,
             AwaitWriters: self._await_writers,
             WatchHolder: self._watch,
@@ -93,8 +95,12 @@ class Executor:
         """
         replies, self._replies = self._replies, {}
         for to, frames in replies.items():
+            endpoint = self._endpoints[to.channel]
+            if not endpoint.is_still(to.routing, to.user):
+                log.warning("answers_withheld count=%s", len(frames) - 1)
+                continue
             try:
-                self._sockets[to.channel].send_multipart(frames, zmq.NOBLOCK)
+                endpoint.socket.send_multipart(frames, zmq.NOBLOCK)
             except zmq.ZMQError as error:
                 # The peer is gone or reads nothing; it asks again if it still cares.
                 if error.errno not in (errno.EHOSTUNREACH, errno.EAGAIN):
@@ -110,6 +116,9 @@ class Executor:
 
     def _write_body(self, action: WriteBody) -> None:
         self._pool.files[action.slot].body(0, len(action.body))[:] = action.body
+
+    def _write_outcome(self, action: WriteOutcome) -> None:
+        self._pool.outcomes.write(action.outcome)
 
     def _reserve(self, action: ReserveSlot) -> None:
         self._grower.grow(self._pool.files[action.slot], action.file_bytes)

@@ -1,19 +1,28 @@
 """The ledger: every decision of the daemon, without a socket, a mapping or a clock.
 
-Events go in (a message, a chunk, a lock that became free, a tick), each with the time; actions come out.
+Events go in (a message, a slot that is full, a lock that became free, a tick), each with the time; actions come
+out.
 """
 
 from __future__ import annotations
 
-from forebay.shm import SlotState, SlotTable
+from collections.abc import Sequence
+from typing import assert_never
+
+from forebay.shm import Outcome, SlotTable
 from forebay.wire import (
     GONE,
     PROTOCOL_VERSION,
+    TRUSTED,
     Abandon,
+    Advance,
+    Advanced,
     Arrivals,
     Attach,
     Await,
+    Client,
     ControlRequest,
+    DataProtection,
     Detach,
     FindPool,
     Finished,
@@ -28,6 +37,7 @@ from forebay.wire import (
     Promoted,
     RefusalCode,
     Reset,
+    Right,
     TrainerRequest,
     Want,
     Welcome,
@@ -36,9 +46,11 @@ from forebay.wire import (
 
 from .actions import Action, Address, Level, Reply
 from .book import Book, LedgerSettings, shortened
+from .inheritance import Inheritance
 from .lending import Lending
-from .micro_batch import FoundSlot, MicroBatch, found_batch
-from .staging import Staging
+from .micro_batch import FoundSlot, MicroBatch
+from .staging import MAX_POLICY_VERSION, Staging
+from .staleness import Staleness
 from .status import describe
 
 
@@ -54,6 +66,7 @@ class Ledger:
         software: Version of this package.
         pool: The pool's folder, as told to trainers.
         data_endpoint: Where chunks go, as told to orchestrators.
+        data_protection: What guards it, as told to them.
         now: Monotonic second of the start.
     """
 
@@ -68,14 +81,17 @@ class Ledger:
         software: str,
         pool: str,
         data_endpoint: str,
+        data_protection: DataProtection = DataProtection.NONE,
         now: float,
     ) -> None:
         self._book = Book(settings, slots, incoming, me, epoch)
-        self._lending = Lending(self._book)
-        self._staging = Staging(self._book, self._when_published)
+        self._staleness = Staleness(self._book)
+        self._lending = Lending(self._book, self._staleness)
+        self._staging = Staging(self._book, self._staleness, self._when_published)
         self._software = software
         self._pool = pool
         self._data_endpoint = data_endpoint
+        self._data_protection = data_protection
         self._started = now
 
     def __repr__(self) -> str:
@@ -92,46 +108,47 @@ class Ledger:
         on_its_way = (MicroBatchState.OFFERED, MicroBatchState.FILLING)
         return any(batch.slot >= 0 and batch.state in on_its_way for batch in self._book.batches.values())
 
-    def adopt(self, found_slots: list[FoundSlot], now: float) -> list[Action]:
-        """Takes over what an adopted pool holds; called once, before any other event."""
-        for found in sorted(found_slots, key=lambda found: found.sequence):
-            batch = found_batch(found, now)
-            self._book.next_sequence(at_least=found.sequence)
-            self._book.batches[batch.queue, batch.key] = batch
-            if self._book.slots[found.index].state is SlotState.READY:
-                self._book.queue(batch.queue).insert(batch)
-            else:
-                self._lending.adopt(found, batch, now)
-            self._book.log(Level.INFO, "adopt", queue=batch.queue, key=batch.key, slot=batch.slot)
+    def adopt(self, found_slots: Sequence[FoundSlot], outcomes: Sequence[Outcome], now: float) -> list[Action]:
+        """Takes over what an adopted pool holds, slots and journal; called once, before any other event."""
+        Inheritance(outcomes).enter(self._book, self._lending, found_slots, now)
+        self._staleness.adopted(now)
         return self._book.take_actions()
 
     # Events from peers.
 
-    def control(self, sender: Address, request: ControlRequest, now: float) -> list[Action]:
-        """Handles a message from an orchestrator or inspector."""
-        if isinstance(request, Hello):
+    def control(
+        self, sender: Address, request: ControlRequest, now: float, client: Client = TRUSTED
+    ) -> list[Action]:
+        """Handles a message from an orchestrator or inspector, as far as its client may say it."""
+        lacking = _lacking(client, request)
+        if lacking:
+            self._book.refuse(sender, request.id, RefusalCode.NOT_ALLOWED, lacking)
+        elif isinstance(request, Hello):
             self._hello(sender, request)
         elif sender not in self._book.peers:
             words = "say hello first; the daemon may have restarted"
             self._book.refuse(sender, request.id, RefusalCode.HELLO_FIRST, words)
         else:
             self._book.peers.move_to_end(sender)
-            self._known_control(sender, request, now)
+            self._known_control(sender, request, now, client)
         return self._book.take_actions()
 
-    def _known_control(self, sender: Address, request: ControlRequest, now: float) -> None:
+    def _known_control(self, sender: Address, request: ControlRequest, now: float, client: Client) -> None:
         match request:
             case Offer():
-                self._staging.offer(sender, request, now)
+                self._staging.offer(sender, request, now, client)
             case Abandon():
                 self._staging.abandon(sender, request, now)
             case Reset():
                 self._staging.reset(sender, request, now)
+            case Advance():
+                self._advance(sender, request, now)
             case Await():
                 self._await(sender, request, now)
             case GetStatus():
                 status = describe(
                     self._book,
+                    self._staleness,
                     request.id,
                     software=self._software,
                     pool=self._pool,
@@ -149,7 +166,7 @@ class Ledger:
             case Attach():
                 freed = self._lending.attach(sender, request, now)
             case Want():
-                self._lending.want(sender, request)
+                self._lending.want(sender, request, now)
             case Promoted():
                 freed = self._lending.promoted(sender, request, now)
             case Finished():
@@ -185,11 +202,13 @@ class Ledger:
     def holder_free(self, holder: str, now: float) -> list[Action]:
         """Hears that nobody holds a trainer's lock any more."""
         self._lending.holder_free(holder, now)
+        self._staleness.sweep(now)
         self._staging.serve_waiting(now)
         return self._book.take_actions()
 
     def tick(self, now: float) -> list[Action]:
         """Ends what is over at `now`; due at `next_deadline`."""
+        self._staleness.sweep(now)
         self._staging.expire(now)
         self._book.expire_waits(now)
         return self._book.take_actions()
@@ -200,7 +219,7 @@ class Ledger:
         lease_s = book.settings.fill_lease_s
         filling = (batch.silent_at(lease_s) for batch in book.filling.values())
         waiting = (batch.deadline for batch in book.waiting())
-        return min((*filling, *waiting, *book.wait_deadlines()), default=None)
+        return min((*filling, *waiting, *book.wait_deadlines(), *self._staleness.deadlines()), default=None)
 
     def drain(self, now: float) -> list[Action]:
         """Takes no new offers from now on; what is filling may finish."""
@@ -238,6 +257,7 @@ class Ledger:
             peer=book.me,
             data_endpoint=self._data_endpoint,
             limits=book.settings.limits,
+            data_protection=self._data_protection,
         )
         book.do(Reply(sender, welcome))
 
@@ -250,6 +270,19 @@ class Ledger:
             pool=self._pool,
         )
         self._book.do(Reply(sender, found))
+
+    def _advance(self, sender: Address, request: Advance, now: float) -> None:
+        book = self._book
+        if not book.is_name(request.queue) or not 0 <= request.policy_version <= MAX_POLICY_VERSION:
+            words = f"the queue's name is empty or too long, or the version not 0 to {MAX_POLICY_VERSION}"
+            book.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
+            return
+        queue = book.queue(request.queue)
+        self._staleness.learn(queue, request.policy_version, now)
+        present = queue.policy_version
+        assert present is not None
+        book.do(Reply(sender, Advanced(id=request.id, policy_version=present)))
+        self._staging.serve_waiting(now)
 
     def _await(self, sender: Address, request: Await, now: float) -> None:
         if request.until in GONE:
@@ -265,5 +298,19 @@ class Ledger:
             return
         self._book.wait_for(batch, sender, request.id, request.until, now)
 
-    def _when_published(self, batch: MicroBatch) -> None:
-        self._lending.lend(self._book.queue(batch.queue))
+    def _when_published(self, batch: MicroBatch, now: float) -> None:
+        self._lending.lend(self._book.queue(batch.queue), now)
+
+
+def _lacking(client: Client, request: ControlRequest) -> str:
+    """Returns the words to refuse a request with that its client has no right to; empty if it has."""
+    match request:
+        case Offer() | Abandon() | Await() | Reset() | Advance():
+            return client.lacks(Right.STAGE, request.queue)
+        case GetStatus():
+            return client.lacks(Right.INSPECT)
+        case Hello():
+            # It shows nothing that whoever has any right may not know.
+            return "" if client.rights else client.lacks(Right.STAGE)
+        case _:
+            assert_never(request)

@@ -26,6 +26,7 @@ from forebay.wire import (
 from .actions import Address, ForgetHolder, Level, Reply, WatchHolder
 from .book import Book, shortened
 from .micro_batch import FoundSlot, MicroBatch, on_device_batch
+from .staleness import Staleness
 from .train_queue import Attachment, TrainQueue
 
 
@@ -34,10 +35,12 @@ class Lending:
 
     Args:
         book: The shared books.
+        staleness: Tells what may not be lent.
     """
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: Book, staleness: Staleness) -> None:
         self._book = book
+        self._staleness = staleness
         self._by_holder: dict[str, tuple[TrainQueue, Attachment]] = {}
 
     def attach(self, address: Address, request: Attach, now: float) -> bool:
@@ -53,6 +56,10 @@ class Lending:
             return False
         if not _is_holder_name(request.holder) or not book.is_name(request.queue):
             words = "the queue's or holder's name is too long, empty, or has odd characters"
+            book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
+            return False
+        if not all(self._are_names(*entry) for entry in request.on_device):
+            words = f"a key or attempt on the device is longer than {book.settings.limits.max_key_bytes} bytes"
             book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
             return False
         elsewhere = self._by_holder.get(request.holder)
@@ -80,7 +87,8 @@ class Lending:
         present.credit_total = present.lent_total = 0
         book.log(Level.INFO, "attach", queue=queue.name, peer=request.peer.name, pid=request.peer.pid)
         book.do(Reply(address, Attached(id=request.id, epoch=book.epoch, limits=book.settings.limits)))
-        self._lend_again(present, set(request.held))
+        self._lend_again(present, set(request.held), now)
+        self._staleness.tell_again(queue, now)
         freed = [self._learn_on_device(queue, present, *entry, now) for entry in request.on_device]
         return any(freed)
 
@@ -91,11 +99,11 @@ class Lending:
         self._book.do(WatchHolder(holder))
         return attachment
 
-    def _lend_again(self, attachment: Attachment, held: set[tuple[int, int]]) -> None:
+    def _lend_again(self, attachment: Attachment, held: set[tuple[int, int]], now: float) -> None:
         """Repeats lends that the trainer does not know of: their message was lost."""
         for batch in attachment.lent.values():
             if (batch.slot, batch.generation) not in held:
-                self._send_lend(attachment, batch, on_credit=False)
+                self._send_lend(attachment, batch, now, on_credit=False)
 
     def _learn_on_device(
         self,
@@ -122,6 +130,7 @@ class Lending:
             return False
         batch = on_device_batch(queue.name, key, attempt, now)
         book.batches[queue.name, key] = attachment.on_device[key] = batch
+        book.record(batch, holder=attachment.holder)
         if known in queue.ready:
             queue.remove(known)
             book.give_back_slot(known, SlotEvent.DROP)
@@ -140,7 +149,7 @@ class Lending:
             book.refuse(known.sender, known.offer_id, RefusalCode.IN_USE, words)
         return True
 
-    def want(self, address: Address, request: Want) -> None:
+    def want(self, address: Address, request: Want, now: float) -> None:
         """Notes what a trainer waits for and lends what there is."""
         found = self._attached(address, request.holder, request.id)
         if found is None:
@@ -152,22 +161,23 @@ class Lending:
             batch = self._book.find(queue.name, key)
             if batch is not None and (batch.state in GONE or batch.state is MicroBatchState.CONSUMED):
                 reason = batch.reason or "it was trained already"
-                self._book.do(Reply(address, KeyGone(key=key, state=batch.state, reason=reason)))
-        self.lend(queue)
+                gone = KeyGone(key=key, state=batch.state, reason=reason, stale=batch.is_stale)
+                self._book.do(Reply(address, gone))
+        self.lend(queue, now)
 
-    def lend(self, queue: TrainQueue) -> None:
-        """Lends READY slots for as long as the trainer waits for some."""
+    def lend(self, queue: TrainQueue, now: float) -> None:
+        """Lends READY slots for as long as the trainer waits for some; what is stale is left to the next tick."""
         attachment = queue.attachment
-        while (batch := queue.next_to_lend()) is not None:
+        while (batch := queue.next_to_lend(lambda batch: self._staleness.is_fresh(batch, now))) is not None:
             assert attachment is not None
             on_credit = batch.key not in attachment.wanted_keys
             attachment.wanted_keys = tuple(key for key in attachment.wanted_keys if key != batch.key)
             attachment.lent_total += on_credit
             self._book.lend(batch, attachment.holder)
             attachment.lent[batch.slot] = batch
-            self._send_lend(attachment, batch, on_credit=on_credit)
+            self._send_lend(attachment, batch, now, on_credit=on_credit)
 
-    def _send_lend(self, attachment: Attachment, batch: MicroBatch, *, on_credit: bool) -> None:
+    def _send_lend(self, attachment: Attachment, batch: MicroBatch, now: float, *, on_credit: bool) -> None:
         if attachment.address is None:
             return
         lend = Lend(
@@ -176,6 +186,7 @@ class Lending:
             key=batch.key,
             file_bytes=self._book.slots[batch.slot].slot_bytes,
             on_credit=on_credit,
+            expires_s=self._staleness.expires_s(batch, now),
         )
         self._book.do(Reply(attachment.address, lend))
 
@@ -189,6 +200,7 @@ class Lending:
         if batch is not None:
             attachment.on_device[batch.key] = batch
             self._book.move(batch, MicroBatchEvent.PROMOTE, now)
+            self._book.record(batch, holder=attachment.holder)
         self._book.do(Reply(address, Done(id=request.id)))
         return batch is not None
 
@@ -197,20 +209,34 @@ class Lending:
         found = self._attached(address, request.holder, request.id)
         if found is None:
             return False
+        if not self._are_names(request.key, request.attempt):
+            words = f"key and attempt need at most {self._book.settings.limits.max_key_bytes} bytes"
+            self._book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
+            return False
         queue, attachment = found
+        if request.slot < 0 and _is_lent(attachment, request):
+            # Its release was lost. Both are said again, in order, until they are confirmed; to confirm this one
+            # now would leave the key on the device for ever.
+            return False
         batch = self._release(attachment, request.slot, request.generation) if request.slot >= 0 else None
         freed = batch is not None
         if batch is None and not request.reason and request.key not in attachment.on_device:
             freed = self._learn_on_device(queue, attachment, request.key, request.attempt, now, is_trained=True)
         batch = batch or attachment.on_device.pop(request.key, None)
-        if batch is not None and request.reason:
-            self._book.finish(batch, MicroBatchEvent.DROP, now, request.reason)
-        elif batch is not None:
-            if batch.state is MicroBatchState.READY:
-                self._book.move(batch, MicroBatchEvent.PROMOTE, now)
-            self._book.finish(batch, MicroBatchEvent.CONSUME, now)
+        if batch is not None:
+            self._end(batch, request, now)
         self._book.do(Reply(address, Done(id=request.id)))
         return freed
+
+    def _end(self, batch: MicroBatch, told: Finished, now: float) -> None:
+        if told.reason:
+            if told.stale:
+                self._staleness.note_dropped(batch, now)
+            self._book.finish(batch, MicroBatchEvent.DROP, now, told.reason)
+            return
+        if batch.state is MicroBatchState.READY:
+            self._book.move(batch, MicroBatchEvent.PROMOTE, now)
+        self._book.finish(batch, MicroBatchEvent.CONSUME, now)
 
     def _release(self, attachment: Attachment, slot: int, generation: int) -> MicroBatch | None:
         batch = attachment.lent.get(slot)
@@ -252,8 +278,9 @@ class Lending:
         self._lose_on_device(attachment, now, reason)
         self._book.log(Level.INFO, "detach", queue=queue.name, peer=who.name, pid=who.pid)
         self._book.do(ForgetHolder(holder))
-        queue.attachment = None
-        self._book.forget_if_unused(queue.name)
+        if queue.attachment is attachment:
+            queue.attachment = None
+            self._book.forget_if_unused(queue.name)
 
     def _lose_on_device(self, attachment: Attachment, now: float, reason: str) -> None:
         for batch in attachment.on_device.values():
@@ -262,11 +289,22 @@ class Lending:
 
     def adopt(self, found: FoundSlot, batch: MicroBatch, now: float) -> None:
         """Takes over a slot that a dead daemon had lent; its trainer attaches again, or is found dead."""
-        queue = self._book.queue(batch.queue)
-        if found.holder not in self._by_holder:
+        self._known_holder(batch.queue, found.holder, now).lent[found.index] = batch
+
+    def adopt_on_device(self, holder: str, batch: MicroBatch, now: float) -> None:
+        """Takes over what a dead daemon knew to be on a trainer's device."""
+        self._book.batches[batch.queue, batch.key] = batch
+        self._known_holder(batch.queue, holder, now).on_device[batch.key] = batch
+
+    def _known_holder(self, queue_name: str, holder: str, now: float) -> Attachment:
+        if holder not in self._by_holder:
             unknown = Peer(name="a trainer from before the restart", pid=0, host="")
-            self._attachment(queue, found.holder, unknown, now)
-        self._by_holder[found.holder][1].lent[found.index] = batch
+            self._attachment(self._book.queue(queue_name), holder, unknown, now)
+        return self._by_holder[holder][1]
+
+    def _are_names(self, key: str, attempt: str) -> bool:
+        # A key that was trained by another way has no attempt.
+        return self._book.is_name(key) and (not attempt or self._book.is_name(attempt))
 
     def _attached(self, address: Address, holder: str, request_id: int) -> tuple[TrainQueue, Attachment] | None:
         found = self._by_holder.get(holder)
@@ -275,6 +313,12 @@ class Lending:
             self._book.refuse(address, request_id, RefusalCode.NOT_ATTACHED, words)
             return None
         return found
+
+
+def _is_lent(attachment: Attachment, request: Finished) -> bool:
+    """Tells whether what is reported finished was not released by its trainer, as far as is known here."""
+    told = (request.key, request.attempt, request.generation)
+    return any((batch.key, batch.attempt, batch.generation) == told for batch in attachment.lent.values())
 
 
 def _is_holder_name(name: str) -> bool:

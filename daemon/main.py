@@ -18,6 +18,8 @@ from forebay.wire import MIB, ForebayError, HeldError, UsageError
 from .server import Server
 from .settings import Settings, load_settings
 
+log = logging.getLogger("forebay.daemon")
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_HELD = 3
@@ -42,7 +44,9 @@ def serve(settings: Settings, *, ready_fd: int | None = None, parent_fd: int | N
     server = Server(settings, software=VERSION, epoch=uuid.uuid4().hex)
     try:
         ready = server.ready
-        logging.getLogger("forebay.daemon").info(
+        for address in settings.open_to_all:
+            log.warning("insecure endpoint=%s: everybody who reaches it may read, write and reset", address)
+        log.info(
             "ready control=%s data=%s trainer=%s pool=%s",
             *(ready.control_endpoint, ready.data_endpoint, ready.trainer_endpoint, ready.pool),
         )

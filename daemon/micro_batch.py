@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
-from forebay.shm import Envelope, file_bytes_for
+from forebay.shm import Envelope, Outcome, file_bytes_for
 from forebay.wire import (
     MICRO_BATCH_TRANSITIONS,
+    TRUSTED,
     Arrivals,
+    Client,
     LocalError,
     MicroBatchEvent,
     MicroBatchState,
@@ -35,6 +38,7 @@ class MicroBatch:
         leaf_bytes: Bytes of each of its leaves, in order.
         payload_bytes: Bytes of its leaves.
         sender: Who is told what becomes of the offer; the latest connection that asked.
+        client: Who that is to the operator: what it is told says no more than it may see.
         offer_id: Id of the latest offer message.
         deadline: Monotonic second at which the offer, or the silence while filling, ends.
         state: Assigned by `move` alone.
@@ -42,12 +46,18 @@ class MicroBatch:
         sequence: Place in the queue, from its publication or from the entry that it replaced; 0 = none yet.
         was_published: Whether its bytes were ever complete.
         was_reset: Whether its queue was reset while the trainer held it; should it come back, it is dropped.
+        is_only_for_fitting: Whether a slot could not grow for it: it waits for one that is large enough already.
         fell_silent: Whether its lease ended while it was filling; its sender may go on where it can.
         slot: Slot index, or -1.
         generation: That slot's generation.
         arrivals: While it is filling.
         body: All of its bytes, if they came with the offer, until a slot has them.
         since: Monotonic second of the last move.
+        offered_at: Monotonic second in which its stage call began.
+        expires_at: Monotonic second from which on it is stale; infinite for never.
+        policy_version: Of the policy that it was made with, if anybody said.
+        is_stale: Whether it was dropped because it was stale.
+        was_told_stale: Whether the trainer that holds it was told that it is stale.
     """
 
     queue: str
@@ -58,6 +68,7 @@ class MicroBatch:
     payload_bytes: int = 0
     body_bytes: int = 0
     sender: Address | None = None
+    client: Client = TRUSTED
     offer_id: int = 0
     deadline: float = 0.0
     state: MicroBatchState = MicroBatchState.OFFERED
@@ -66,11 +77,17 @@ class MicroBatch:
     was_published: bool = False
     was_reset: bool = False
     fell_silent: bool = False
+    is_only_for_fitting: bool = False
     slot: int = -1
     generation: int = 0
     arrivals: Arrivals | None = None
     body: bytes = b""
     since: float = 0.0
+    offered_at: float = 0.0
+    expires_at: float = math.inf
+    policy_version: int | None = None
+    is_stale: bool = False
+    was_told_stale: bool = False
 
     @property
     def file_bytes(self) -> int:
@@ -145,6 +162,23 @@ def found_batch(found: FoundSlot, now: float) -> MicroBatch:
         was_published=True,
         slot=found.index,
         generation=found.generation,
+        since=now,
+        offered_at=found.envelope.offered_at,
+        expires_at=math.inf if found.envelope.expires_at is None else found.envelope.expires_at,
+        policy_version=found.envelope.policy_version,
+    )
+
+
+def recalled_batch(outcome: Outcome, now: float) -> MicroBatch:
+    """Makes the micro-batch that a journal tells of; nothing is left of it but that."""
+    return MicroBatch(
+        queue=outcome.queue,
+        key=outcome.key,
+        attempt=outcome.attempt,
+        state=outcome.state,
+        reason=outcome.words,
+        was_published=outcome.was_published,
+        is_stale=outcome.is_stale,
         since=now,
     )
 

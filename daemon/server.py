@@ -14,20 +14,26 @@ from typing import TypeVar
 import msgspec
 import zmq
 
-from forebay.shm import Pool, SlotTable, this_peer
+from forebay.shm import Pool, SlotTable, group_id, this_peer
 from forebay.sockets import (
     BulkReceiver,
     Endpoint,
+    Gate,
     Mailbox,
     control_frame_limit,
     fitting_connections,
+    load_server_keys,
     milliseconds_until,
     too_many_frames,
     waking_signals,
 )
 from forebay.wire import (
+    TRUSTED,
     Arrivals,
     ChunkHeader,
+    Client,
+    ControlRequest,
+    DataProtection,
     Incoming,
     LocalError,
     ProtocolError,
@@ -69,6 +75,7 @@ class Server:
     Raises:
         HeldError: Another daemon has the pool or an endpoint.
         HostError: The pool or an endpoint cannot be had; nothing is left behind.
+        SettingError: A key, the authorised clients or the group cannot be used.
     """
 
     def __init__(self, settings: Settings, *, software: str, epoch: str) -> None:
@@ -76,18 +83,23 @@ class Server:
         self._memory = MemoryWatch(settings.max_private_bytes)
         self._stop_at: float | None = None
         self._was_signalled = False
+        self._keys = load_server_keys(settings.key_file, settings.authorised_file)
+        gid = group_id(settings.group)
         me = this_peer("forebay daemon")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._pool = Pool(
             Path(settings.pool),
             slot_count=settings.slots,
             slot_bytes=settings.slot_initial_bytes,
+            remembered_keys=settings.remembered_keys,
             peer=me,
             epoch=epoch,
+            gid=gid,
         )
         found = found_slots(self._pool)
         with contextlib.ExitStack() as undo:
-            undo.callback(self._pool.close, keep=settings.keep_pool or bool(found.occupied))
+            is_adopted = bool(found.occupied or self._pool.outcomes.found)
+            undo.callback(self._pool.close, keep=settings.keep_pool or is_adopted)
             undo.callback(self._context.term)
             self._mailbox = Mailbox()
             undo.callback(self._mailbox.close)
@@ -95,6 +107,8 @@ class Server:
             max_connections = fitting_connections(
                 settings.max_connections, setting="max_connections", endpoints=3, others=1
             )
+            self._gate = None if self._keys is None else Gate(self._context, self._keys)
+            undo.callback(self._close_gate)
 
             def bind(name: str) -> Endpoint:
                 endpoint = Endpoint(
@@ -106,6 +120,8 @@ class Server:
                     max_frame_bytes=control_frame_limit(settings.max_manifest_bytes + settings.max_eager_bytes),
                     max_connections=max_connections,
                     receive_high_water=settings.control_messages,
+                    keys=self._keys,
+                    gid=gid,
                 )
                 undo.callback(endpoint.close, linger_ms=0)
                 return endpoint
@@ -126,6 +142,8 @@ class Server:
                 threads=settings.receive_threads,
                 io_threads=settings.io_threads,
                 max_connections=max_connections,
+                keys=self._keys if settings.data_protection == DataProtection.ENCRYPTED else None,
+                gid=gid,
             )
             undo.pop_all()
         now = time.monotonic()
@@ -138,10 +156,11 @@ class Server:
             software=software,
             pool=str(self._pool.path),
             data_endpoint=self._data.address,
+            data_protection=settings.protection_of_data,
             now=now,
         )
-        sockets = {Channel.CONTROL: self._control.socket, Channel.TRAINER: self._trainer.socket}
-        self._executor = Executor(self._ledger, self._pool, sockets, self._mailbox)
+        endpoints = {Channel.CONTROL: self._control, Channel.TRAINER: self._trainer}
+        self._executor = Executor(self._ledger, self._pool, endpoints, self._mailbox)
         self._perform = self._executor.perform
         self.ready = Ready(
             pid=me.pid,
@@ -150,7 +169,7 @@ class Server:
             trainer_endpoint=self._trainer.address,
             pool=str(self._pool.path),
         )
-        self._perform(self._ledger.adopt(found.occupied, now))
+        self._perform(self._ledger.adopt(found.occupied, self._pool.outcomes.take_found(), now))
 
     # On the threads that receive.
 
@@ -211,7 +230,7 @@ class Server:
         if self._trainer.socket in ready:
             self._receive(Channel.TRAINER, self._trainer, decode_trainer_request, self._ledger.trainer)
         if self._control.socket in ready:
-            self._receive(Channel.CONTROL, self._control, decode_control_request, self._ledger.control)
+            self._receive(Channel.CONTROL, self._control, decode_control_request, self._hear_control)
         if due is not None and due <= (now := time.monotonic()):
             self._perform(self._ledger.tick(now))
             self._executor.flush()
@@ -223,8 +242,8 @@ class Server:
         decode: Callable[[bytes], T],
         handle: Callable[[Address, T, float], Sequence[Action]],
     ) -> None:
-        for routing, frames, too_many in endpoint.received():
-            sender = Address(channel, routing)
+        for routing, user, frames, too_many in endpoint.received():
+            sender = Address(channel, routing, user)
             if too_many:
                 self._perform(self._ledger.unreadable(sender, too_many_frames(too_many)))
             for frame in frames:
@@ -235,6 +254,14 @@ class Server:
                 else:
                     self._perform(handle(sender, request, time.monotonic()))
         self._executor.flush()
+
+    def _hear_control(self, sender: Address, request: ControlRequest, now: float) -> Sequence[Action]:
+        return self._ledger.control(sender, request, now, self._client_of(sender))
+
+    def _client_of(self, sender: Address) -> Client:
+        if self._keys is None or not self._control.is_guarded:
+            return TRUSTED
+        return self._keys.authorised.client_of(sender.user)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -270,6 +297,10 @@ class Server:
             return False
         return not self._ledger.is_filling or time.monotonic() >= self._stop_at
 
+    def _close_gate(self) -> None:
+        if self._gate is not None:
+            self._gate.close()
+
     def close(self, *, failed: bool = False) -> None:
         """Delivers last answers, closes the sockets, and removes the pool unless it is to be kept.
 
@@ -282,6 +313,7 @@ class Server:
         self._data.close()
         self._control.close(linger_ms=_LINGER_MS)
         self._trainer.close(linger_ms=_LINGER_MS)
+        self._close_gate()
         self._context.term()
         self._executor.close()
         self._mailbox.close()

@@ -14,9 +14,13 @@ from forebay.wire import (
     GIB,
     MAX_CHUNK_BYTES,
     MIB,
+    DataProtection,
     Limits,
     SettingError,
+    check_endpoint,
+    check_exposure,
     check_settings,
+    is_exposed,
     printable,
     read_variables,
     setting,
@@ -81,7 +85,13 @@ class Settings:
     max_waiting_bytes: int = setting(
         256 * MIB, "bytes of manifests and bodies of the offers that wait for a slot", 1024, 1 << 40
     )
-    remembered_keys: int = setting(10_000, "finished keys whose outcome is remembered", 1, 1 << 24)
+    remembered_keys: int = setting(
+        10_000, "finished keys whose outcome is remembered, 2 KiB of shared memory each", 1, 1 << 20
+    )
+    max_versions_behind: int = setting(
+        -1, "policy versions behind its queue's up to which a micro-batch is trained; -1 = any", -1, 1 << 31
+    )
+    max_age_s: float = setting(0.0, "seconds after which a micro-batch is dropped; 0 = none", 0, 1e9)
     fill_lease_s: float = setting(10.0, "seconds of silence after which a filling slot is taken back", 0.1, 3600)
     drain_s: float = setting(10.0, "seconds that what is filling may take to finish after SIGTERM", 0, 3600)
     receive_threads: int = setting(1, "threads that receive, check and decode chunks", 1, 64)
@@ -89,6 +99,15 @@ class Settings:
     receive_chunks: int = setting(
         4, "chunks buffered per sender, a bound on memory", 1, 1024, "4 MiB a sender; more are no faster"
     )
+    key_file: str = setting("", "the daemon's secret key file, for tcp endpoints; empty = no keys")
+    authorised_file: str = setting("", "TOML file of the clients that may enter, with keys and rights")
+    data_protection: str = setting(
+        DataProtection.ENCRYPTED.value,
+        "how keys guard the data endpoint",
+        choices=(DataProtection.ENCRYPTED.value, DataProtection.AUTHENTICATED.value),
+    )
+    insecure: bool = setting(False, "let everybody in who reaches a tcp endpoint without keys")
+    group: str = setting("", "group that may use ipc endpoints and pool too; empty = this user alone")
     log_level: str = setting(
         "info", "the least level that is logged", choices=("debug", "info", "warning", "error")
     )
@@ -106,6 +125,9 @@ class Settings:
             raise SettingError("setting pool", got=self.pool, limit="an absolute path, on a tmpfs")
 
     def _check_endpoints(self) -> None:
+        # Here and not only where they are bound: by then the pool's lock is taken.
+        check_endpoint("control_endpoint", self.control_endpoint)
+        check_endpoint("data_endpoint", self.data_endpoint)
         if self.control_endpoint.startswith("tcp:") and self.data_endpoint.startswith("ipc:"):
             raise SettingError(
                 "setting data_endpoint",
@@ -123,11 +145,28 @@ class Settings:
             port = address.rpartition(":")[2]
             if address.startswith("tcp:") and port.isdecimal() and int(port) > _MAX_PORT:
                 raise SettingError(f"setting {name}", got=address, limit=f"a port up to {_MAX_PORT}")
+        exposed = dict(zip(("control_endpoint", "data_endpoint"), ports, strict=True))
+        check_exposure(exposed, key_file=self.key_file, insecure=self.insecure)
         fixed = [address for address in (*ports, self.trainer_endpoint) if not address.endswith(":*")]
         if len(set(fixed)) != len(fixed):
             raise SettingError(
-                "settings control_endpoint, data_endpoint, trainer_endpoint", got=fixed, limit="three addresses"
+                "settings control_endpoint, data_endpoint, trainer_endpoint",
+                got=fixed,
+                limit="three different addresses",
             )
+
+    @property
+    def protection_of_data(self) -> DataProtection:
+        """What guards the data endpoint: `data_protection` where there are keys and it is a tcp address."""
+        has_keys = bool(self.key_file) and self.data_endpoint.startswith("tcp:")
+        return DataProtection(self.data_protection) if has_keys else DataProtection.NONE
+
+    @property
+    def open_to_all(self) -> list[str]:
+        """Addresses at which everybody may enter who reaches them from another host."""
+        if self.key_file:
+            return []
+        return [address for address in (self.control_endpoint, self.data_endpoint) if is_exposed(address)]
 
     @property
     def limits(self) -> Limits:
@@ -154,6 +193,8 @@ class Settings:
             max_waits=self.max_waits,
             max_waits_per_peer=self.max_waits_per_peer,
             max_waiting_bytes=self.max_waiting_bytes,
+            max_versions_behind=self.max_versions_behind,
+            max_age_s=self.max_age_s,
         )
 
 

@@ -27,11 +27,11 @@ class SlotSupply:
         """Whether a slot's file is being enlarged; it cannot be loaned meanwhile."""
         return index in self._growing
 
-    def choose(self, file_bytes: int) -> Slot | None:
+    def choose(self, file_bytes: int, *, may_grow: bool) -> Slot | None:
         """Chooses a FREE slot for a file of this size, or None if there is none.
 
         The smallest that fits keeps the large ones for large micro-batches; where none fits, the largest grows
-        least.
+        least, if one may.
         """
         free = [
             slot for slot in self._book.slots if slot.state is SlotState.FREE and not self.is_growing(slot.index)
@@ -39,7 +39,11 @@ class SlotSupply:
         fitting = [slot for slot in free if slot.slot_bytes >= file_bytes]
         if fitting:
             return min(fitting, key=lambda slot: slot.slot_bytes)
-        return max(free, key=lambda slot: slot.slot_bytes, default=None)
+        return max(free, key=lambda slot: slot.slot_bytes, default=None) if may_grow else None
+
+    def has_fitting(self, file_bytes: int) -> bool:
+        """Whether any slot, whatever it holds now, is large enough for a file of this size."""
+        return any(slot.slot_bytes >= file_bytes for slot in self._book.slots)
 
     def grow(self, index: int, file_bytes: int) -> None:
         """Has a slot's file enlarged; `grown` or `failed` follows."""

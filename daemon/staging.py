@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable
 
@@ -9,8 +10,10 @@ import msgspec
 
 from forebay.shm import Envelope, SlotEvent, SlotState
 from forebay.wire import (
+    TRUSTED,
     Abandon,
     Arrivals,
+    Client,
     MicroBatchEvent,
     MicroBatchState,
     Offer,
@@ -31,9 +34,12 @@ from .actions import Address, Reply, WriteBody, WriteLoan
 from .book import Book
 from .micro_batch import MicroBatch
 from .slot_supply import SlotSupply
+from .staleness import Staleness
 
 _MAX_WAIT_S = 86_400
 _SHOWN_SLOTS = 8
+_MAX_AGE_S = 1e9
+MAX_POLICY_VERSION = (1 << 63) - 1
 _ANY_SIZE = 1 << 128
 
 
@@ -42,32 +48,36 @@ class Staging:
 
     Args:
         book: The shared books.
+        staleness: Tells what is taken in no more.
         when_published: Called after a publication, to lend what a trainer waits for.
     """
 
-    def __init__(self, book: Book, when_published: Callable[[MicroBatch], None]) -> None:
+    def __init__(
+        self, book: Book, staleness: Staleness, when_published: Callable[[MicroBatch, float], None]
+    ) -> None:
         self._book = book
+        self._staleness = staleness
         self._when_published = when_published
         self._supply = SlotSupply(book)
 
     # Offers.
 
-    def offer(self, sender: Address, offer: Offer, now: float) -> None:
-        """Grants a slot, waits for one, answers a repeat, or refuses."""
+    def offer(self, sender: Address, offer: Offer, now: float, client: Client = TRUSTED) -> None:
+        """Grants a slot, waits for one, answers a repeat, or refuses in words that its client may hear."""
         refusal = self._book.refusal_of(offer.queue, offer.key, offer.attempt)
         if refusal is not None:
             self._book.reply(sender, msgspec.structs.replace(refusal, id=offer.id))
             return
         known = self._book.find(offer.queue, offer.key)
         if known is None:
-            self._admit(sender, offer, now)
+            self._admit(sender, offer, now, client)
         elif known.attempt == offer.attempt:
-            self._repeat(known, sender, offer, now)
+            self._repeat(known, sender, offer, now, client)
         else:
-            self._replace(known, sender, offer, now)
+            self._replace(known, sender, offer, now, client)
 
-    def _repeat(self, batch: MicroBatch, sender: Address, offer: Offer, now: float) -> None:
-        batch.sender, batch.offer_id = sender, offer.id
+    def _repeat(self, batch: MicroBatch, sender: Address, offer: Offer, now: float, client: Client) -> None:
+        batch.sender, batch.offer_id, batch.client = sender, offer.id, client
         if batch.was_published:
             self._book.do(Reply(sender, Staged(id=offer.id, state=batch.state)))
         elif batch.state is MicroBatchState.FILLING:
@@ -77,12 +87,12 @@ class Staging:
             # It waits for a slot; its sender hears that somebody is there.
             self._book.do(Reply(sender, Reached(id=offer.id, state=batch.state)))
         elif batch.fell_silent:
-            self._admit(sender, offer, now)
+            self._admit(sender, offer, now, client)
         elif batch.state is MicroBatchState.DROPPED:
             words = f"this attempt for {printable(offer.key)!r} was dropped: {batch.reason}"
             self._book.refuse(sender, offer.id, RefusalCode.DROPPED, words)
 
-    def _replace(self, batch: MicroBatch, sender: Address, offer: Offer, now: float) -> None:
+    def _replace(self, batch: MicroBatch, sender: Address, offer: Offer, now: float, client: Client) -> None:
         if batch.state is MicroBatchState.CONSUMED:
             words = f"{printable(offer.key)!r} was trained already; use a new key for a new micro-batch"
             self._book.refuse(sender, offer.id, RefusalCode.CONSUMED, words)
@@ -90,14 +100,12 @@ class Staging:
             words = f"the trainer of queue {offer.queue!r} holds {offer.key!r}; wait until it is consumed"
             self._book.refuse(sender, offer.id, RefusalCode.IN_USE, words)
         elif (offer.queue, offer.key) in self._book.batches:
-            self._admit(sender, offer, now, replaced=batch)
+            self._admit(sender, offer, now, client, replaced=batch)
         else:
             if batch.fell_silent:
                 # Its sender may wake up; it must not take the key back.
-                self._book.refuse_attempt(
-                    batch, RefusalCode.REPLACED, f"a newer attempt for {printable(batch.key)!r} came"
-                )
-            self._admit(sender, offer, now)
+                self._book.refuse_attempt(batch, RefusalCode.REPLACED, f"a newer attempt for {batch.key!r} came")
+            self._admit(sender, offer, now, client)
 
     def _is_with_trainer(self, batch: MicroBatch) -> bool:
         if batch.state is MicroBatchState.ON_DEVICE:
@@ -107,7 +115,15 @@ class Staging:
             SlotState.QUARANTINED,
         )
 
-    def _admit(self, sender: Address, offer: Offer, now: float, *, replaced: MicroBatch | None = None) -> None:
+    def _admit(
+        self,
+        sender: Address,
+        offer: Offer,
+        now: float,
+        client: Client,
+        *,
+        replaced: MicroBatch | None = None,
+    ) -> None:
         """Takes an offer in, at the place of the entry that it replaces.
 
         An offer that is refused at once leaves that entry alone; one that is taken in ends it, also if no slot can
@@ -117,16 +133,16 @@ class Staging:
         if book.draining:
             book.refuse(sender, offer.id, RefusalCode.DRAINING, "the daemon is shutting down")
             return
-        names = (offer.queue, offer.key, offer.attempt)
-        if not all(map(book.is_name, names)) or not 0 <= offer.wait_s <= _MAX_WAIT_S:
-            words = f"queue, key and attempt need 1 to {book.settings.limits.max_key_bytes} bytes, "
-            words += f"wait_s 0 to {_MAX_WAIT_S}"
+        words = self._fault_of(offer)
+        if words:
             book.refuse(sender, offer.id, RefusalCode.BAD_REQUEST, words)
             return
         try:
-            batch = self._new_batch(sender, offer, now)
+            batch = self._new_batch(sender, offer, now, client)
         except TreeError as error:
             book.refuse(sender, offer.id, self._manifest_fault(offer.manifest), str(error))
+            return
+        if self._is_refused_as_stale(batch, replaced, now):
             return
         crowded = self._is_crowded(batch) if replaced is None else ""
         if crowded:
@@ -152,6 +168,27 @@ class Staging:
             return f"{settings.max_queues} queues are in use already, max_queues"
         return ""
 
+    def _is_refused_as_stale(self, batch: MicroBatch, replaced: MicroBatch | None, now: float) -> bool:
+        words = self._staleness.offered(batch, now)
+        if words:
+            self._book.refuse(batch.sender, batch.offer_id, RefusalCode.STALE, words)
+        elif batch.policy_version is not None:
+            # What it takes the place of keeps that place until then.
+            self._staleness.learn(self._book.queue(batch.queue), batch.policy_version, now, spare=replaced)
+        return bool(words)
+
+    def _fault_of(self, offer: Offer) -> str:
+        """Says what is wrong with an offer's fields, beside its manifest; empty for nothing."""
+        names = (offer.queue, offer.key, offer.attempt)
+        if not all(map(self._book.is_name, names)) or not 0 <= offer.wait_s <= _MAX_WAIT_S:
+            words = f"queue, key and attempt need 1 to {self._book.settings.limits.max_key_bytes} bytes, "
+            return words + f"wait_s 0 to {_MAX_WAIT_S}"
+        if not 0 <= (offer.policy_version or 0) <= MAX_POLICY_VERSION:
+            return f"policy_version needs 0 to {MAX_POLICY_VERSION}"
+        if not (abs(offer.expires_s or 0.0) <= _MAX_AGE_S and 0 <= offer.age_s <= _MAX_AGE_S):
+            return f"expires_s and age_s need 0 to {_MAX_AGE_S:g}"
+        return ""
+
     def _manifest_fault(self, encoded: bytes) -> RefusalCode:
         """Tells whether nothing but its size is wrong with a manifest that was not accepted."""
         any_size = msgspec.structs.replace(self._book.settings.limits, max_micro_batch_bytes=_ANY_SIZE)
@@ -161,12 +198,19 @@ class Staging:
             return RefusalCode.BAD_MANIFEST
         return RefusalCode.TOO_LARGE
 
-    def _new_batch(self, sender: Address, offer: Offer, now: float) -> MicroBatch:
+    def _new_batch(self, sender: Address, offer: Offer, now: float, client: Client) -> MicroBatch:
         limits = self._book.settings.limits
         manifest = decode_manifest(offer.manifest, limits)
         leaf_bytes = tuple(leaf.nbytes for leaf in manifest.leaves)
         body_bytes = place_leaves(leaf_bytes)[1]
-        envelope = Envelope(offer.queue, offer.key, offer.attempt, offer.manifest)
+        offered_at = now - offer.age_s
+        expires_at = None if offer.expires_s is None else offered_at + offer.expires_s
+        envelope = Envelope(
+            *(offer.queue, offer.key, offer.attempt, offer.manifest),
+            offered_at=offered_at,
+            expires_at=expires_at,
+            policy_version=offer.policy_version,
+        )
         return MicroBatch(
             queue=offer.queue,
             key=offer.key,
@@ -176,10 +220,14 @@ class Staging:
             payload_bytes=manifest.payload_bytes,
             body_bytes=body_bytes,
             sender=sender,
+            client=client,
             offer_id=offer.id,
             deadline=now + offer.wait_s,
             body=self._eager_body(offer, body_bytes),
             since=now,
+            offered_at=offered_at,
+            expires_at=math.inf if expires_at is None else expires_at,
+            policy_version=offer.policy_version,
         )
 
     def _eager_body(self, offer: Offer, body_bytes: int) -> bytes:
@@ -198,7 +246,9 @@ class Staging:
     def serve_waiting(self, now: float) -> None:
         """Gives FREE slots to the offers that wait, oldest first."""
         for batch in self._book.waiting():
-            slot = self._supply.choose(batch.file_bytes)
+            slot = self._supply.choose(batch.file_bytes, may_grow=not batch.is_only_for_fitting)
+            if slot is None and batch.is_only_for_fitting:
+                continue  # what is too small for it may serve others
             if slot is None:
                 return
             self._book.loan(batch, slot.index)
@@ -217,10 +267,13 @@ class Staging:
         self._supply.grow_ahead()
 
     def reserve_failed(self, slot_index: int, words: str, now: float) -> None:
-        """Hears that a slot cannot grow; whoever needed it is refused with the reason."""
+        """Hears that a slot cannot grow; whoever needed it waits for one that fits, or is told why it got none."""
         self._supply.failed(slot_index, words)
         batch = self._grows_for(slot_index)
-        if batch is not None:
+        if batch is not None and batch.deadline > now and self._supply.has_fitting(batch.file_bytes):
+            batch.is_only_for_fitting = True
+            self._book.give_back_slot(batch, SlotEvent.ABANDON)
+        elif batch is not None:
             self._book.refuse_attempt(batch, RefusalCode.SHM_FULL, words)
             self._forget(batch, now, "shared memory is full")
         self.serve_waiting(now)
@@ -269,7 +322,7 @@ class Staging:
         self._book.publish(batch, now)
         # The trainer first: it waits, and the sender has nothing to do with the answer but go on.
         sender, staged = batch.sender, Staged(id=batch.offer_id, state=batch.state)
-        self._when_published(batch)
+        self._when_published(batch, now)
         if sender is not None:
             self._book.do(Reply(sender, staged))
 
@@ -293,6 +346,8 @@ class Staging:
         for batch in self._book.batches.values():
             if batch.queue == request.queue and self._is_with_trainer(batch):
                 batch.was_reset = True
+                if batch.slot >= 0:  # what is on the device never comes back
+                    self._book.record(batch, was_reset=True)
             elif batch.queue == request.queue:
                 dropped.append(batch)
         for batch in dropped:
@@ -300,6 +355,9 @@ class Staging:
                 words = f"queue {printable(request.queue)!r} was reset"
                 self._book.refuse_attempt(batch, RefusalCode.DROPPED, words)
             self._book.drop(batch, now, "the queue was reset")
+        if request.queue in self._book.queues:
+            # What comes next may be of an older policy: whoever goes back to a checkpoint resets.
+            self._book.queues[request.queue].policy_version = None
         self._book.do(Reply(sender, WasReset(id=request.id, dropped=len(dropped))))
         self.serve_waiting(now)
 
@@ -323,7 +381,7 @@ class Staging:
 
     def _refuse_for_want_of_a_slot(self, batch: MicroBatch, now: float) -> None:
         slots = list(self._book.slots)
-        held = ", ".join(self._describe_slot(slot.index, now) for slot in slots[:_SHOWN_SLOTS])
+        held = ", ".join(self._describe_slot(slot.index, batch.client, now) for slot in slots[:_SHOWN_SLOTS])
         if len(slots) > _SHOWN_SLOTS:
             # The words are remembered with the attempt, thousands of times.
             held += f" and {len(slots) - _SHOWN_SLOTS} more"
@@ -331,11 +389,12 @@ class Staging:
         self._book.refuse_attempt(batch, RefusalCode.NO_SLOT, words)
         self._forget(batch, now, "no slot became free")
 
-    def _describe_slot(self, index: int, now: float) -> str:
+    def _describe_slot(self, index: int, client: Client, now: float) -> str:
+        """Says what a slot is doing; of what it holds, only what a client may see."""
         state = "growing" if self._supply.is_growing(index) else self._book.slots[index].state.name
         words = f"slot {index} {state}"
         batch = next((batch for batch in self._book.batches.values() if batch.slot == index), None)
-        if batch is None:
+        if batch is None or not client.may_see(batch.queue):
             return words
         words += f" {printable(batch.key)!r} for {now - batch.since:.1f} s"
         queue = self._book.queues.get(batch.queue)

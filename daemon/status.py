@@ -5,10 +5,20 @@ from __future__ import annotations
 from forebay.wire import QueueStatus, SlotStatus, Status
 
 from .book import Book
+from .staleness import Staleness
 from .train_queue import TrainQueue
 
 
-def describe(book: Book, request_id: int, *, software: str, pool: str, started: float, now: float) -> Status:
+def describe(
+    book: Book,
+    staleness: Staleness,
+    request_id: int,
+    *,
+    software: str,
+    pool: str,
+    started: float,
+    now: float,
+) -> Status:
     """Makes the answer to `GetStatus`; ages are seconds before `now`."""
     return Status(
         id=request_id,
@@ -19,13 +29,13 @@ def describe(book: Book, request_id: int, *, software: str, pool: str, started: 
         draining=book.draining,
         pool=pool,
         waiting_offers=len(book.waiting()),
-        slots=tuple(_slots(book, now)),
+        slots=tuple(_slots(book, staleness, now)),
         queues=tuple(_queue(queue, now) for queue in book.queues.values()),
-        counters=dict(book.counters + book.incoming.faults),
+        counters=dict(book.counters + book.incoming.faults()),
     )
 
 
-def _slots(book: Book, now: float) -> list[SlotStatus]:
+def _slots(book: Book, staleness: Staleness, now: float) -> list[SlotStatus]:
     by_slot = {batch.slot: batch for batch in book.batches.values() if batch.slot >= 0}
     holders = {
         index: queue.attachment.peer
@@ -47,6 +57,9 @@ def _slots(book: Book, now: float) -> list[SlotStatus]:
             received_bytes=batch.arrivals.received_bytes if batch and batch.arrivals else 0,
             expected_bytes=batch.arrivals.total_bytes if batch and batch.arrivals else 0,
             age_s=now - batch.since if batch else 0.0,
+            offered_s=now - batch.offered_at if batch else 0.0,
+            policy_version=batch.policy_version if batch else None,
+            stale_in_s=staleness.expires_s(batch, now) if batch else None,
             holder=holders.get(slot.index),
         )
         rows.append(row)
@@ -61,4 +74,5 @@ def _queue(queue: TrainQueue, now: float) -> QueueStatus:
         on_device=tuple(trainer.on_device) if trainer else (),
         trainer=trainer.peer if trainer else None,
         trainer_since_s=now - trainer.since if trainer else 0.0,
+        policy_version=queue.policy_version,
     )

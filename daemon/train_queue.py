@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+from collections.abc import Callable
 
 from forebay.wire import Peer
 
@@ -43,11 +44,15 @@ class TrainQueue:
 
     Args:
         name: Its name.
+
+    Attributes:
+        policy_version: The greatest that anybody told; None if nobody did.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.attachment: Attachment | None = None
+        self.policy_version: int | None = None
         self._ready: list[MicroBatch] = []
 
     def __repr__(self) -> str:
@@ -66,14 +71,18 @@ class TrainQueue:
         """Takes a READY micro-batch out."""
         self._ready.remove(batch)
 
-    def next_to_lend(self) -> MicroBatch | None:
-        """Returns what the trainer is owed next, or None."""
+    def next_to_lend(self, may_be_lent: Callable[[MicroBatch], bool]) -> MicroBatch | None:
+        """Returns what the trainer is owed next, or None.
+
+        Args:
+            may_be_lent: What is not allowed by this is passed over.
+        """
         trainer = self.attachment
         if trainer is None or trainer.address is None:
             return None
-        wanted = next((batch for batch in self._ready if batch.key in trainer.wanted_keys), None)
-        if wanted is not None:
-            return wanted
-        if self._ready and trainer.lent_total < trainer.credit_total:
-            return self._ready[0]
+        for batch in self._ready if trainer.wanted_keys else ():
+            if batch.key in trainer.wanted_keys and may_be_lent(batch):
+                return batch
+        if trainer.lent_total < trainer.credit_total:
+            return next(filter(may_be_lent, self._ready), None)
         return None

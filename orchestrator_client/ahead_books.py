@@ -5,11 +5,13 @@ No asyncio, no clock, no trainer: events go in with their times, questions are a
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from forebay.wire import UsageError, printable
 
 from .ahead_states import AHEAD, HELD, READY, AheadEvent, AheadState, Entry
+from .freshness import check_freshness
 from .source import KeyBook, MicroBatch, Upcoming
 from .step_report import Interval, MicroBatchTimes, StepReport
 from .trained import Trained
@@ -66,17 +68,20 @@ class AheadBooks:
         """Enters what the source yielded.
 
         Raises:
-            UsageError: It is no micro-batch, or an empty one, or repeats a key; nothing was entered.
+            UsageError: It is no micro-batch, or an empty one, or repeats a key, or its version or expiry is none;
+                nothing was entered.
         """
         if not isinstance(item, MicroBatch):
             raise UsageError("the source yielded something else", got=type(item).__name__, limit="MicroBatch")
         if item.payload is None:
             raise UsageError("the source yielded a micro-batch without a payload", remedy="leave it out")
+        check_freshness(item.policy_version, item.expires_s)
         ends_step = bool(item.ends_step)
         report = self._filling
         key = self._keys.enter(item.key, report.number, report.pulled)
-        upcoming = Upcoming(report.number, report.pulled, key, ends_step, item.payload)
-        entry = Entry(upcoming, report, pull)
+        upcoming = Upcoming(report.number, report.pulled, key, ends_step, item.payload, item.policy_version)
+        expires_at = math.inf if item.expires_s is None else pull[1] + item.expires_s
+        entry = Entry(upcoming, report, pull, expires_at=expires_at)
         if self._max_staged == 0:
             entry.apply(AheadEvent.KEEP)
         self._entries.append(entry)
@@ -129,6 +134,18 @@ class AheadBooks:
         entry.apply(AheadEvent.FALL_BACK)
         entry.report.fallbacks.append((entry.key, reason))
 
+    def skipped(self, entry: Entry, reason: str) -> None:
+        """Notes that a micro-batch is stale: nobody trains it, and the others keep their order."""
+        entry.apply(AheadEvent.SKIP)
+        entry.report.stale.append((entry.key, reason))
+        self._pass_skipped()
+
+    def _pass_skipped(self) -> None:
+        while (
+            self._entries and self._entries[0].state is AheadState.SKIPPED and not self.is_early(self._entries[0])
+        ):
+            self._present_is_trained = self._entries.popleft().ends_step
+
     # The train lane.
 
     def to_train(self) -> Entry | None:
@@ -155,6 +172,7 @@ class AheadBooks:
         self._entries.popleft()
         self._results.append(trained)
         self._present_is_trained = entry.ends_step
+        self._pass_skipped()
         entry.report.add(
             MicroBatchTimes(
                 key=entry.key,
@@ -200,6 +218,7 @@ class AheadBooks:
         report.begin(now, adopted=sum(entry.state in AHEAD for entry in own))
         self._present = report
         self._present_is_trained = self._is_given = False
+        self._pass_skipped()
         self._keys.forget_before(report.number)
 
     def give_step(self) -> StepReport | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from typing import Any
 
 from forebay.wire import LocalError
@@ -23,6 +24,7 @@ class AheadState(enum.StrEnum):
     SENT = "sent"
     TRAINED = "trained"
     FAILED = "failed"
+    SKIPPED = "skipped"
 
 
 class AheadEvent(enum.StrEnum):
@@ -36,6 +38,7 @@ class AheadEvent(enum.StrEnum):
     SEND = "send"
     FINISH = "finish"
     FAIL = "fail"
+    SKIP = "skip"
 
 
 _S, _E = AheadState, AheadEvent
@@ -47,11 +50,14 @@ AHEAD_TRANSITIONS: dict[tuple[AheadState, AheadEvent], AheadState] = {
     (_S.STAGING, _E.ARRIVE): _S.STAGED,
     (_S.STAGING, _E.FALL_BACK): _S.INLINE,
     (_S.STAGING, _E.FAIL): _S.FAILED,
+    (_S.STAGING, _E.SKIP): _S.SKIPPED,
     (_S.STAGED, _E.TRAIN): _S.TRAINING,
     (_S.TRAINING, _E.FALL_BACK): _S.INLINE,
     (_S.TRAINING, _E.FINISH): _S.TRAINED,
     (_S.TRAINING, _E.FAIL): _S.FAILED,
+    (_S.TRAINING, _E.SKIP): _S.SKIPPED,
     (_S.INLINE, _E.TRAIN): _S.SENDING,
+    (_S.INLINE, _E.SKIP): _S.SKIPPED,
     (_S.SENDING, _E.SEND): _S.SENT,
     (_S.SENDING, _E.FINISH): _S.TRAINED,
     (_S.SENDING, _E.FAIL): _S.FAILED,
@@ -69,7 +75,7 @@ HELD = frozenset({_S.PULLED, _S.INLINE, _S.SENDING})
 READY = frozenset({_S.STAGED, _S.INLINE})
 """States in which it is trained as soon as it is its turn."""
 
-_PAST_BYTES = frozenset({_S.SENT, _S.TRAINED, _S.FAILED})
+_PAST_BYTES = frozenset({_S.SENT, _S.TRAINED, _S.FAILED, _S.SKIPPED})
 _WITH_TRAINER = frozenset({_S.STAGING, _S.TRAINING, _S.SENDING})
 
 
@@ -80,6 +86,7 @@ class Entry:
         upcoming: What it is, and its place.
         report: Of its step.
         pull: When it was pulled.
+        expires_at: Second of the loop's clock from which on it is stale; infinite for never.
 
     Attributes:
         state: Where it is.
@@ -93,14 +100,18 @@ class Entry:
 
     __slots__ = (
         *("called_at", "ends_step", "failure", "index", "key", "payload", "pull", "report", "sent_at", "stage"),
-        *("state", "touched_trainer"),
+        *("expires_at", "policy_version", "state", "touched_trainer"),
     )
 
-    def __init__(self, upcoming: Upcoming, report: StepReport, pull: Interval) -> None:
+    def __init__(
+        self, upcoming: Upcoming, report: StepReport, pull: Interval, *, expires_at: float = math.inf
+    ) -> None:
         self.index = upcoming.index
         self.key = upcoming.key
         self.ends_step = upcoming.ends_step
         self.payload: Any = upcoming.payload
+        self.policy_version = upcoming.policy_version
+        self.expires_at = expires_at
         self.report = report
         self.pull = pull
         self.stage: Interval | None = None
@@ -114,7 +125,12 @@ class Entry:
 
     def upcoming(self) -> Upcoming:
         """Returns it as the caller's predicate sees it."""
-        return Upcoming(self.report.number, self.index, self.key, self.ends_step, self.payload)
+        place = (self.report.number, self.index, self.key, self.ends_step)
+        return Upcoming(*place, self.payload, self.policy_version)
+
+    def expires_s(self, now: float) -> float | None:
+        """Returns the seconds in which it may be trained; None for any number."""
+        return None if math.isinf(self.expires_at) else self.expires_at - now
 
     def apply(self, event: AheadEvent) -> None:
         """Moves the micro-batch.

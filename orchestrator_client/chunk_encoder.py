@@ -17,6 +17,7 @@ from forebay.wire import (
     BytesLike,
     ChunkHeader,
     Granted,
+    LocalError,
     ProtocolError,
     Span,
     chunk_checksum,
@@ -64,6 +65,7 @@ class ChunkEncoder:
 
         Raises:
             ProtocolError: The grant does not fit the payload.
+            LocalError: Encoding hangs.
         """
         if not 1 <= grant.chunk_bytes <= MAX_CHUNK_BYTES:
             limit = f"1 to {MAX_CHUNK_BYTES} bytes"
@@ -79,8 +81,10 @@ class ChunkEncoder:
                 yield ahead.popleft()()
         finally:
             # What is being encoded still reads the caller's arrays, which are let go after this.
-            concurrent.futures.wait(self._encoding, _ENCODE_S)
+            still_read = concurrent.futures.wait(self._encoding, _ENCODE_S).not_done
             self._encoding.clear()
+            if still_read:
+                raise LocalError(f"waited {_ENCODE_S:g} s for {len(still_read)} chunks to be encoded")
 
     def _begin(
         self, payload: Payload, grant: Granted, index: int, span: Span, offsets: Sequence[int]
@@ -95,7 +99,11 @@ class ChunkEncoder:
 
         def encoded() -> Chunk:
             self._encoding.discard(encoding)
-            return encoding.result(_ENCODE_S)
+            try:
+                return encoding.result(_ENCODE_S)
+            except TimeoutError as error:
+                words = f"waited {_ENCODE_S:g} s for a chunk of {span.length} bytes to be encoded ({choice.codec})"
+                raise LocalError(words) from error
 
         return encoded
 

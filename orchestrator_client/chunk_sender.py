@@ -10,9 +10,11 @@ from typing import Final
 
 import zmq
 
-from forebay.wire import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, Granted
+from forebay.sockets import ClientKeys, ping
+from forebay.wire import Granted
 
 from .chunk_encoder import Chunk, ChunkEncoder
+from .data_endpoint import Target
 from .link_rate import LinkRate
 from .pace import Pace
 from .payload import Payload, WireBytes
@@ -27,34 +29,37 @@ class ChunkSender:
 
     Args:
         context: A ZeroMQ context.
-        endpoint: The daemon's data endpoint.
+        target: The server's data endpoint.
         send_chunks: Chunks that ZeroMQ buffers at most, on each connection.
         connections: To make to it; chunks go to whichever has room.
         pace: A rate to keep to; others may share it. The bytes of chunks count, their headers do not.
+        keys: Used if the endpoint is encrypted.
     """
 
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        endpoint: str,
+        target: Target,
         *,
         send_chunks: int,
         connections: int = 1,
         pace: Pace | None = None,
+        keys: ClientKeys | None = None,
     ) -> None:
-        self.endpoint = endpoint
+        self.target = target
         self._pace = pace
         self._rate = LinkRate()
         self._encoder = ChunkEncoder(self._rate)
         self._socket = context.socket(zmq.PUSH)
         self._socket.sndhwm = send_chunks
         self._socket.linger = 0
-        self._socket.heartbeat_ivl = HEARTBEAT_MS
-        self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+        ping(self._socket)
         # Chunks wait here, not in a pipe to nobody, while there is no connection.
         self._socket.immediate = True
+        if keys is not None and target.is_encrypted:
+            keys.use(self._socket, target.endpoint)
         for _ in range(connections):
-            self._socket.connect(endpoint)
+            self._socket.connect(target.endpoint)
 
     @property
     def link_bytes_per_s(self) -> float | None:

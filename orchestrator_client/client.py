@@ -7,9 +7,13 @@ import uuid
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
+import msgspec
+
 from forebay.shm import default_endpoint
 from forebay.wire import (
     Abandon,
+    Advance,
+    Advanced,
     Await,
     ClosedError,
     GetStatus,
@@ -22,18 +26,22 @@ from forebay.wire import (
     Reached,
     Refused,
     Reset,
+    StaleError,
     Status,
     TreeRegistry,
     UsageError,
     WasReset,
     Welcome,
+    check_name,
     chunk_checksum,
     default_registry,
 )
 from forebay.wire import Staged as StagedMessage
 
-from .data_endpoint import data_endpoint
+from .data_endpoint import Target, data_target
 from .exchange import Exchange
+from .freshness import check_freshness
+from .key_choice import daemon_keys
 from .pace import Pace
 from .payload import Payload
 from .remote_errors import unexpected
@@ -63,6 +71,8 @@ class StagingClient:
         codec: How arrays travel, `auto` or one of `forebay.wire.CODECS`; default the setting FOREBAY_CODEC.
         pace: Limits what this client sends to a rate, to leave room on a shared link. Clients that share one
             keep to it together.
+        client_key_file: This client's own secret key file, for tcp; default the setting FOREBAY_CLIENT_KEY_FILE.
+        server_key_file: The daemon's public key file, for tcp; default the setting FOREBAY_SERVER_KEY_FILE.
     """
 
     def __init__(
@@ -78,11 +88,19 @@ class StagingClient:
         connections: int | None = None,
         codec: str | None = None,
         pace: Pace | None = None,
+        client_key_file: str | None = None,
+        server_key_file: str | None = None,
     ) -> None:
         # First: a wrong setting shall leave nothing open.
-        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace)
+        keys = daemon_keys(client_key_file, server_key_file)
+        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace, keys=keys)
         self._link = ServerLink(
-            DAEMON, endpoint or default_endpoint("control"), name=name, retry_s=retry_s, silence_s=silence_s
+            DAEMON,
+            DAEMON.checked(endpoint or default_endpoint("control")),
+            name=name,
+            retry_s=retry_s,
+            silence_s=silence_s,
+            keys=keys,
         )
         self._registry = registry
         self._timeout_s = timeout_s
@@ -118,6 +136,8 @@ class StagingClient:
         queue: str = "train",
         wait_s: float = 60.0,
         timeout_s: float = 600.0,
+        policy_version: int | None = None,
+        expires_s: float | None = None,
     ) -> Staged | Refusal:
         """Puts a micro-batch into a slot of the daemon's pool.
 
@@ -132,19 +152,25 @@ class StagingClient:
             queue: The queue's name.
             wait_s: Seconds to wait for a free slot before the daemon refuses.
             timeout_s: Seconds for all of it.
+            policy_version: Of the policy that it was made with, from 0. The greatest that a queue was told, by
+                this or by `advance`, is what others are behind.
+            expires_s: Seconds from now after which it is stale: unless it is on the device by then, it is dropped.
 
         Returns:
-            `Staged` once every byte lies checked in shared memory, or `Refusal`, with nothing held.
+            `Staged` once every byte lies checked in shared memory, or `Refusal`, with nothing held; with the code
+            `stale` if it was too old or too many versions behind before it could be staged.
 
         Raises:
             TreeError: The tree cannot travel; nothing was sent.
-            UsageError: The key or queue is empty, too long, or no text.
+            UsageError: The key or queue is empty, too long, or no text; or the version or expiry is none.
             WaitTimeoutError: Not staged in time; the attempt is abandoned.
             BrokenError: The daemon stopped, or says nothing.
         """
         started = time.monotonic()
         limits = self._welcome.limits
-        _check_names(limits, key=key, queue=queue)
+        check_name("key of a micro-batch", key, limits.max_key_bytes)
+        check_name("name of a queue", queue, limits.max_key_bytes)
+        check_freshness(policy_version, expires_s)
         payload = await self._wire.payload(tree, registry=self._registry, limits=limits)
         body = self._eager_body(payload, limits)
         offer = Offer(
@@ -156,10 +182,12 @@ class StagingClient:
             wait_s=wait_s,
             body=body,
             checksum=chunk_checksum(body, 0),
+            policy_version=policy_version,
+            expires_s=expires_s,
         )
-        sending = Sending(self._wire, payload, self._data_endpoint)
+        sending = Sending(self._wire, payload, self._data_target)
         with self._link.talk():
-            reply = await self._offer(offer, sending, started + timeout_s)
+            reply = await self._offer(offer, sending, started, started + timeout_s)
         if isinstance(reply, Refused):
             return Refusal(key, reply.code, reply.words)
         seconds = time.monotonic() - started
@@ -173,10 +201,15 @@ class StagingClient:
         body = payload.body()
         return body if len(body) <= limits.max_eager_bytes else b""
 
-    async def _offer(self, offer: Offer, sending: Sending, deadline: float) -> StagedMessage | Refused:
+    async def _offer(
+        self, offer: Offer, sending: Sending, started: float, deadline: float
+    ) -> StagedMessage | Refused:
+        def with_age() -> Offer:
+            return msgspec.structs.replace(offer, age_s=time.monotonic() - started)
+
         try:
-            with self._link.exchange(offer) as exchange:
-                self._link.send(offer)
+            with self._link.exchange(offer, renewed=with_age) as exchange:
+                self._link.send(with_age())
                 reply = await self._fill(exchange, sending, deadline, offer.key)
         except BaseException:
             self._abandon(offer)
@@ -205,6 +238,7 @@ class StagingClient:
             The state it is in.
 
         Raises:
+            StaleError: It was dropped because it was stale.
             MicroBatchGoneError: It was dropped or lost and will never get there; the message says why.
             RefusedError: The daemon does not know the key.
             WaitTimeoutError: It did not get there in time.
@@ -217,15 +251,16 @@ class StagingClient:
         match reply:
             case Reached(state=state):
                 return state
-            case Gone(state=state, reason=reason):
-                raise MicroBatchGoneError(key, state, reason)
+            case Gone(state=state, reason=reason, stale=stale):
+                raise (StaleError if stale else MicroBatchGoneError)(key, state, reason)
             case _:
                 raise unexpected("wait", reply)
 
     async def reset(self, queue: str = "train") -> int:
         """Drops everything in a queue that its trainer does not hold, and what is on its way there.
 
-        What the trainer holds is dropped if it comes back, since the trainer died.
+        What the trainer holds is dropped if it comes back, since the trainer died. The queue forgets its policy
+        version: what comes next may be of an older one.
 
         Returns:
             How many micro-batches were dropped.
@@ -235,6 +270,32 @@ class StagingClient:
         if isinstance(reply, WasReset):
             return reply.dropped
         raise unexpected("reset", reply)
+
+    async def advance(self, policy_version: int, *, queue: str = "train") -> int:
+        """Tells a queue the trainer's policy version: that it was updated.
+
+        Whatever is too many versions behind from then on (the daemon's `max_versions_behind`) is dropped, unless
+        it is on the device already.
+
+        Args:
+            policy_version: The version; one that is smaller than the queue's is no news.
+            queue: The queue's name.
+
+        Returns:
+            The greatest version that the queue was told.
+
+        Raises:
+            UsageError: The queue's name or the version is none.
+        """
+        check_name("name of a queue", queue, self._welcome.limits.max_key_bytes)
+        check_freshness(policy_version)
+        request = Advance(id=self._link.new_id(), queue=queue, policy_version=policy_version)
+        reply = await self._link.ask(
+            request, timeout_s=self._timeout_s, what=f"queue {queue!r} to hear of a version"
+        )
+        if isinstance(reply, Advanced):
+            return reply.policy_version
+        raise unexpected("advance", reply)
 
     async def status(self) -> Status:
         """Returns what the daemon holds now."""
@@ -252,8 +313,8 @@ class StagingClient:
             raise ClosedError("the staging client is not open", remedy="use it inside its async with block")
         return self._link.welcome
 
-    def _data_endpoint(self) -> str:
-        return data_endpoint(self._link.endpoint, self._welcome.data_endpoint)
+    def _data_target(self) -> Target:
+        return data_target(self._link.endpoint, self._welcome)
 
     async def _fill(
         self, exchange: Exchange, sending: Sending, deadline: float, key: str
@@ -278,23 +339,6 @@ class StagingClient:
                         grant = reply
                     case _:
                         raise unexpected("stage", reply)
-
-
-def _check_names(limits: Limits, **names: object) -> None:
-    for name, text in names.items():
-        if not _is_name(text, limits.max_key_bytes):
-            raise UsageError(
-                f"the {name} is too long, empty or no text",
-                got=text,
-                limit=f"1 to {limits.max_key_bytes} bytes of UTF-8",
-            )
-
-
-def _is_name(text: object, max_bytes: int) -> bool:
-    try:
-        return isinstance(text, str) and 0 < len(text.encode()) <= max_bytes
-    except UnicodeEncodeError:
-        return False
 
 
 def _describe_wait(key: str, grant: Granted | None, payload_bytes: int) -> str:

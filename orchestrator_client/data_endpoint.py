@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
 from urllib.parse import urlsplit
+
+from forebay.wire import DataProtection, Welcome
+
+
+class Target(NamedTuple):
+    """A data endpoint, and whether it is encrypted."""
+
+    endpoint: str
+    is_encrypted: bool = False
+
+
+def data_target(control_endpoint: str, welcome: Welcome) -> Target:
+    """Returns where a server wants its chunks.
+
+    Args:
+        control_endpoint: The address at which the server was dialled.
+        welcome: What it said there.
+    """
+    endpoint = data_endpoint(control_endpoint, welcome.data_endpoint)
+    return Target(endpoint, welcome.data_protection is DataProtection.ENCRYPTED)
 
 
 def data_endpoint(control_endpoint: str, told: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from forebay.wire import (
     BrokenError,
     ClosedError,
+    ForebayError,
     Goodbye,
     Message,
     ProtocolError,
@@ -25,11 +27,19 @@ if TYPE_CHECKING:
 class Exchange:
     """One request and the answers to it; made by `ServerLink.exchange`."""
 
-    def __init__(self, link: ServerLink, request: Message, *, repeats_are_answered: bool) -> None:
+    def __init__(
+        self,
+        link: ServerLink,
+        request: Message,
+        *,
+        repeats_are_answered: bool,
+        renewed: Callable[[], Message] | None = None,
+    ) -> None:
         self._link = link
         self.request = request
+        self._renewed = renewed or (lambda: request)
         self.repeats_are_answered = repeats_are_answered
-        self.replies: asyncio.Queue[Message | ProtocolError | None] = asyncio.Queue()
+        self.replies: asyncio.Queue[Message | ForebayError | None] = asyncio.Queue()
         self.repeats = 0
         self._words_heard = 0
         self._unanswered = 0
@@ -45,6 +55,7 @@ class Exchange:
             WaitTimeoutError: No answer in time.
             BrokenError: The server said goodbye, or says nothing at all.
             ProtocolError: Whoever answers the hello is no such server.
+            RefusedError: The server does not know this client's key.
             ClosedError: The client was closed.
         """
         kind = self._link.kind
@@ -63,10 +74,10 @@ class Exchange:
             match reply:
                 case Refused(code=RefusalCode.HELLO_FIRST):
                     await self._link.say_hello(deadline)
-                    self._link.send(self.request)
+                    self._link.send(self._renewed())
                 case Goodbye(kept=True):
                     continue  # another one will adopt the pool, and the repeated request with it
-                case None | Goodbye() | ProtocolError():
+                case None | Goodbye() | ForebayError():
                     raise self._ended(reply, what)
                 case _:
                     return reply
@@ -81,11 +92,11 @@ class Exchange:
             self._words_heard, self._unanswered = link.words_heard, 0
         if self.repeats_are_answered and self._unanswered > 0:
             link.check_silence(self._unanswered * link.retry_s, what)
-        link.send(self.request)
+        link.send(self._renewed())
         self.repeats += 1
         self._unanswered += 1
 
-    def _ended(self, reply: Goodbye | ProtocolError | None, what: str) -> Exception:
+    def _ended(self, reply: Goodbye | ForebayError | None, what: str) -> Exception:
         kind, endpoint = self._link.kind, self._link.endpoint
         match reply:
             case None:
@@ -100,3 +111,5 @@ class Exchange:
                     f" {printable(str(reply))}",
                     remedy=kind.address_remedy,
                 )
+            case _:
+                return reply

@@ -9,11 +9,13 @@ from typing import Any, Self
 
 import zmq
 
-from forebay.wire import ClosedError, Granted, Limits, TreeRegistry, flatten
+from forebay.sockets import ClientKeys
+from forebay.wire import ClosedError, Granted, Limits, SettingError, TreeRegistry, flatten
 
 from .chunk_sender import ChunkSender, StopSignal
 from .closing import in_own_thread, outlast
 from .codec_choice import choose_codecs, needs_samples
+from .data_endpoint import Target
 from .pace import Pace
 from .payload import Payload, WireBytes
 from .settings import load_orchestrator_settings
@@ -29,16 +31,26 @@ class Wire:
         connections: To make, with one of ZeroMQ's threads for each; None for the setting.
         codec: `auto` or one for all leaves; None for the setting.
         pace: A rate to keep to; others may share it.
+        keys: Used where the server's data endpoint is encrypted.
 
     Raises:
         SettingError: A value is wrong, given or from the environment.
     """
 
-    def __init__(self, *, send_chunks: int, connections: int | None, codec: str | None, pace: Pace | None) -> None:
+    def __init__(
+        self,
+        *,
+        send_chunks: int,
+        connections: int | None,
+        codec: str | None,
+        pace: Pace | None,
+        keys: ClientKeys | None = None,
+    ) -> None:
         settings = load_orchestrator_settings({"connections": connections, "codec": codec})
         self.turn = asyncio.Lock()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._codec = settings.codec
+        self._keys = keys
         self._send_chunks = send_chunks
         self._connections = settings.connections
         self._pace = pace
@@ -63,21 +75,28 @@ class Wire:
         choices = await in_own_thread(choose_codecs, flat.arrays, self._codec, rate)
         return Payload.of(flat, limits, choices)
 
-    def sender(self, endpoint: str) -> ChunkSender:
-        """Returns the sender to an endpoint; a daemon that was restarted may have another. Needs the turn.
+    def sender(self, target: Target) -> ChunkSender:
+        """Returns the sender to a data endpoint; a daemon that was restarted may have another. Needs the turn.
 
         Raises:
             ClosedError: The client was closed meanwhile.
+            SettingError: The endpoint is encrypted, and this client has no keys.
         """
         if self._closed:
             raise ClosedError("the staging client is closed", remedy="use it inside its async with block")
-        if self._sender is None or self._sender.endpoint != endpoint:
+        if target.is_encrypted and self._keys is None:
+            raise SettingError(
+                f"the data endpoint {target.endpoint} is encrypted, and this client has no keys",
+                remedy="set client_key_file and server_key_file",
+            )
+        if self._sender is None or self._sender.target != target:
             if self._sender is not None:
                 self._sender.close()
             self._context = self._context or zmq.Context(self._connections)
             self._sender = ChunkSender(
                 self._context,
-                endpoint,
+                target,
+                keys=self._keys,
                 send_chunks=self._send_chunks,
                 connections=self._connections,
                 pace=self._pace,
@@ -101,19 +120,19 @@ class Sending:
     Args:
         wire: The client's data connection.
         payload: What to send.
-        endpoint: Returns where chunks go now.
+        target: Returns where chunks go now.
 
     Attributes:
         payload_bytes: Bytes of all leaves.
         wire_bytes: What has left of each; it changes until the sending is over.
     """
 
-    def __init__(self, wire: Wire, payload: Payload, endpoint: Callable[[], str]) -> None:
+    def __init__(self, wire: Wire, payload: Payload, target: Callable[[], Target]) -> None:
         self._wire = wire
         self._payload: Payload | None = payload
         self.payload_bytes = payload.manifest.payload_bytes
         self.wire_bytes = WireBytes(payload)
-        self._endpoint = endpoint
+        self._target = target
         self._grant: Granted | None = None
         self._task: asyncio.Task[None] | None = None
         self._stop: StopSignal | None = None
@@ -142,7 +161,7 @@ class Sending:
         async with self._wire.turn:
             self._has_turn = True
             try:
-                sender = self._wire.sender(self._endpoint())
+                sender = self._wire.sender(self._target())
                 await in_own_thread(sender.send, payload, grant, stop, self.wire_bytes)
             finally:
                 self._has_turn = False

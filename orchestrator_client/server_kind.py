@@ -5,7 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from forebay.wire import Message, decode_control_reply
+from forebay.wire import (
+    Message,
+    ProtocolError,
+    RefusalCode,
+    Refused,
+    check_endpoint,
+    decode_control_reply,
+    printable,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -17,14 +25,39 @@ class ServerKind:
         setting: Name of the setting that holds its address; FOREBAY_ and the name in capitals is its variable.
         start: How to start one.
         look: Where to look when it takes long.
-        decode: Decodes what it sends; raises ProtocolError.
+        decode_reply: Decodes what it sends; raises ProtocolError.
     """
 
     name: str
     setting: str
     start: str
     look: str
-    decode: Callable[[bytes], Message]
+    decode_reply: Callable[[bytes], Message]
+
+    def decode(self, frame: bytes) -> Message:
+        """Decodes what it sends.
+
+        Raises:
+            ProtocolError: It is no such message, or says that what was sent there is none.
+        """
+        reply = self.decode_reply(frame)
+        # Of a request that could be read it would repeat the id.
+        if isinstance(reply, Refused) and reply.code is RefusalCode.BAD_REQUEST and not reply.id:
+            raise ProtocolError(
+                f"what listens at {self.setting} is not what it should be, and cannot read what it is sent"
+                f" ({printable(reply.words)})",
+                remedy=f"{self.address_remedy}, and not to that of another of its sockets",
+            )
+        return reply
+
+    def checked(self, endpoint: str) -> str:
+        """Returns an address of one.
+
+        Raises:
+            SettingError: It is neither ipc nor tcp.
+        """
+        check_endpoint(self.setting, endpoint)
+        return endpoint
 
     @property
     def address_remedy(self) -> str:
@@ -37,5 +70,5 @@ DAEMON = ServerKind(
     setting="control_endpoint",
     start="start one (forebay serve)",
     look="forebay status",
-    decode=decode_control_reply,
+    decode_reply=decode_control_reply,
 )

@@ -11,24 +11,26 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import zmq
 
 from forebay.shm import this_peer
+from forebay.sockets import ClientKeys, ping
 from forebay.wire import (
-    HEARTBEAT_MS,
-    HEARTBEAT_TIMEOUT_MS,
+    CONTROL_HEARTBEAT_TIMEOUT_MS,
     MAX_FRAMES,
     PROTOCOL_VERSION,
     BrokenError,
     ClosedError,
+    ForebayError,
     Goodbye,
     Hello,
     Message,
     ProtocolError,
     RefusalCode,
     Refused,
+    RefusedError,
     VersionMismatchError,
     WaitTimeoutError,
     Welcome,
@@ -37,6 +39,7 @@ from forebay.wire import (
 
 from .closing import in_own_thread
 from .exchange import Exchange
+from .handshakes import Handshakes
 from .remote_errors import unexpected
 from .server_kind import ServerKind
 
@@ -56,13 +59,21 @@ class ServerLink:
         retry_s: Seconds without an answer after which a request is repeated.
         silence_s: Seconds in which repeats are not answered, after which the server is taken to be gone; only
             where it answers them at once.
+        keys: For a tcp endpoint; None where the server has none.
 
     Attributes:
         words_heard: Messages that came from the server.
     """
 
     def __init__(
-        self, kind: ServerKind, endpoint: str, *, name: str, retry_s: float, silence_s: float = 30.0
+        self,
+        kind: ServerKind,
+        endpoint: str,
+        *,
+        name: str,
+        retry_s: float,
+        silence_s: float = 30.0,
+        keys: ClientKeys | None = None,
     ) -> None:
         self.kind = kind
         self.endpoint = endpoint
@@ -77,9 +88,11 @@ class ServerLink:
         self._outbox: list[bytes] = []
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        self._socket.heartbeat_ivl = HEARTBEAT_MS
-        self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+        ping(self._socket, timeout_ms=CONTROL_HEARTBEAT_TIMEOUT_MS)
         self._socket.linger = _LINGER_MS
+        if keys is not None:
+            keys.use(self._socket, endpoint)
+        self._handshakes = Handshakes(self._socket, has_keys=keys is not None)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._talks = 0
         self._nobody_talks = asyncio.Event()
@@ -95,7 +108,8 @@ class ServerLink:
         """Connects and says hello.
 
         Raises:
-            WaitTimeoutError: Nobody answered; the message names address and setting.
+            WaitTimeoutError: Nobody answered; the message names address and setting, or what to check of the keys.
+            RefusedError: The server does not know this client's key.
             VersionMismatchError: The server speaks another version; the message names both.
             ProtocolError: Somebody else answers there.
         """
@@ -108,12 +122,15 @@ class ServerLink:
             ) from error
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.FD, self._receive)
+        self._loop.add_reader(self._handshakes.fileno(), self._look_at_handshakes)
+        # ZeroMQ's descriptor tells of what comes after the last time that there was nothing.
+        self._look_at_handshakes()
         try:
             return await self.say_hello(time.monotonic() + timeout_s)
         except WaitTimeoutError:
             raise WaitTimeoutError(
                 f"no {self.kind.name} answered at {self.kind.setting} {self.endpoint} within {timeout_s:g} s",
-                remedy=f"{self.kind.start}, or {self.kind.address_remedy}",
+                remedy=self._handshakes.remedy or f"{self.kind.start}, or {self.kind.address_remedy}",
             ) from None
 
     async def say_hello(self, deadline: float) -> Welcome:
@@ -149,15 +166,26 @@ class ServerLink:
                 self._nobody_talks.set()
 
     @contextlib.contextmanager
-    def exchange(self, request: Message, *, repeats_are_answered: bool = True) -> Iterator[Exchange]:
+    def exchange(
+        self,
+        request: Message,
+        *,
+        repeats_are_answered: bool = True,
+        renewed: Callable[[], Message] | None = None,
+    ) -> Iterator[Exchange]:
         """Opens an exchange: answers to the request's id go to it until the block ends.
 
         Args:
             request: What is asked.
             repeats_are_answered: Whether the server answers each repeat at once, if only to say that it goes on.
+            renewed: Returns the request as it is to be repeated; default as it is.
         """
         self._check_open()
-        exchange = self._exchanges[request.id] = Exchange(self, request, repeats_are_answered=repeats_are_answered)
+        if self._handshakes.was_refused:
+            raise self._not_admitted()
+        exchange = self._exchanges[request.id] = Exchange(
+            self, request, repeats_are_answered=repeats_are_answered, renewed=renewed
+        )
         try:
             yield exchange
         finally:
@@ -207,8 +235,17 @@ class ServerLink:
         self._seems_gone = True
         raise BrokenError(
             f"no word from the {self.kind.name} at {self.endpoint} for {silent_s:.1f} s; still awaited: {what}",
-            remedy=f"see whether it lives; {self.kind.start}",
+            remedy=self._handshakes.remedy or f"see whether it lives; {self.kind.start}",
         )
+
+    def _look_at_handshakes(self) -> None:
+        self._handshakes.take()
+        if self._handshakes.was_refused:
+            self._tell_all(self._not_admitted())
+
+    def _not_admitted(self) -> RefusedError:
+        words = f"the {self.kind.name} at {self.endpoint} does not know this key; {self._handshakes.remedy}"
+        return RefusedError(RefusalCode.NOT_ALLOWED, words)
 
     def _check_open(self) -> None:
         if self._is_ending:
@@ -242,7 +279,7 @@ class ServerLink:
         elif reply.id in self._exchanges:
             self._exchanges[reply.id].replies.put_nowait(reply)
 
-    def _tell_all(self, news: Message | ProtocolError | None) -> None:
+    def _tell_all(self, news: Message | ForebayError | None) -> None:
         for exchange in self._exchanges.values():
             exchange.replies.put_nowait(news)
 
@@ -270,5 +307,7 @@ class ServerLink:
     async def _disconnect(self) -> None:
         if self._loop is not None:
             self._loop.remove_reader(self._socket.FD)
+            self._loop.remove_reader(self._handshakes.fileno())
+        self._handshakes.close()
         self._socket.close()
         await in_own_thread(self._context.term)

@@ -40,6 +40,9 @@ class OrchestratorSettings:
         choices=CODEC_SETTINGS,
     )
     connections: int = setting(1, "connections for bulk data that a client makes", 1, 64)
+    client_key_file: str = setting("", "this client's own secret key file, for tcp endpoints; empty = no keys")
+    server_key_file: str = setting("", "public key file of the daemon, by which it is known")
+    worker_key_file: str = setting("", "public key file of the trainer's worker; empty = the same as the daemon's")
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -17,11 +17,15 @@ class MicroBatch:
             trained.
         key: Its key, which no other of the source has; empty for one that the loop makes.
         ends_step: Whether it is the last one of its step.
+        policy_version: Of the policy that it was made with, from 0; None to say nothing.
+        expires_s: Seconds from now, when it is yielded, after which it is not trained any more; None for never.
     """
 
     payload: Any = dataclasses.field(repr=False)
     key: str = ""
     ends_step: bool = False
+    policy_version: int | None = None
+    expires_s: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +38,7 @@ class Upcoming:
         key: Its key.
         ends_step: Whether it is the last one of its step.
         payload: What the source yielded; never shown.
+        policy_version: What the source said.
     """
 
     step: int
@@ -41,6 +46,7 @@ class Upcoming:
     key: str
     ends_step: bool
     payload: Any = dataclasses.field(repr=False)
+    policy_version: int | None = None
 
 
 class KeyBook:

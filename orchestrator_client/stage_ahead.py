@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from forebay.wire import ForebayError, LocalError, UsageError, printable, words_of
+from forebay.wire import ForebayError, LocalError, RefusalCode, StaleError, UsageError, printable, words_of
 
 from .ahead_books import AheadBooks
 from .ahead_states import AheadState, Entry
@@ -229,7 +229,11 @@ class StageAhead:
         began_at = self._clock()
         try:
             answer = await self._trainer.stage(
-                entry.payload, key=entry.key, timeout_s=self.settings.stage_timeout_s
+                entry.payload,
+                key=entry.key,
+                timeout_s=self.settings.stage_timeout_s,
+                policy_version=entry.policy_version,
+                expires_s=entry.expires_s(began_at),
             )
         except Exception as error:  # noqa: BLE001 - whatever else it raises is the caller's to hear
             if isinstance(error, ForebayError) and not isinstance(error, LocalError):
@@ -237,15 +241,24 @@ class StageAhead:
             else:
                 self._books.failed(entry, error)
         else:
-            if isinstance(answer, Refusal):
-                self._fall_back(entry, f"refused ({answer.code}): {printable(answer.words)}")
-            else:
-                self._books.staged(entry)
+            self._answered(entry, answer)
         entry.stage = (began_at, self._clock())
         self._go_on()
 
+    def _answered(self, entry: Entry, answer: str | Refusal) -> None:
+        if not isinstance(answer, Refusal):
+            self._books.staged(entry)
+        elif answer.code is RefusalCode.STALE:
+            self._skip(entry, printable(answer.words))
+        else:
+            self._fall_back(entry, f"refused ({answer.code}): {printable(answer.words)}")
+
     def _next_to_train(self) -> Work | None:
         entry = self._books.to_train()
+        while entry is not None and entry.state is AheadState.INLINE and entry.expires_at <= self._clock():
+            self._skip(entry, f"stale: its time was over {self._clock() - entry.expires_at:.1f} s ago")
+            self._go_on()
+            entry = self._books.to_train()
         return None if entry is None else self._train(entry)
 
     async def _train(self, entry: Entry) -> None:
@@ -261,6 +274,8 @@ class StageAhead:
         except NotBegunError as error:
             if is_inline:
                 self._books.failed(entry, error)
+            elif error.kind == StaleError.__name__:
+                self._skip(entry, printable(error.words))
             else:
                 self._fall_back(entry, words_of(error))
         except Exception as error:  # noqa: BLE001 - whatever the step raises is the caller's to hear
@@ -276,6 +291,11 @@ class StageAhead:
     def _fall_back(self, entry: Entry, reason: str) -> None:
         self._books.fell_back(entry, reason)
         log.warning("stage_fallback key=%s reason=%s", printable(entry.key), reason)
+
+    def _skip(self, entry: Entry, reason: str) -> None:
+        self._books.skipped(entry, reason)
+        key = printable(entry.key)
+        log.warning("stage_stale key=%s policy_version=%s reason=%s", key, entry.policy_version, reason)
 
     # The end.
 

@@ -89,6 +89,7 @@ class StepReport:
         free_at: When the device could have taken the step's next micro-batch.
         micro_batches: Times of those that are trained, in order.
         fallbacks: Key and reason of those that went inline though they were to be staged.
+        stale: Key and reason of those that were not trained because they were stale.
     """
 
     def __init__(self, number: int) -> None:
@@ -100,6 +101,7 @@ class StepReport:
         self.free_at = 0.0
         self.micro_batches: list[MicroBatchTimes] = []
         self.fallbacks: list[tuple[str, str]] = []
+        self.stale: list[tuple[str, str]] = []
 
     def __repr__(self) -> str:
         return f"StepReport({self.number}, {len(self.micro_batches)} of {self.pulled} pulled ones trained)"
@@ -125,6 +127,7 @@ class StepReport:
             "staged": sum(each.source == "staged" for each in done),
             "inline": sum(each.source == "inline" for each in done),
             "fallbacks": len(self.fallbacks),
+            "stale": len(self.stale),
             "held_back": self.held_back,
             "adopted": self.adopted,
             "pull_s": sum(_length_s(each.pull) for each in done),
@@ -177,6 +180,11 @@ class TrainStep:
     def fallbacks(self) -> tuple[tuple[str, str], ...]:
         """Key and reason of each micro-batch that went inline though it was to be staged."""
         return tuple(self._report.fallbacks)
+
+    @property
+    def stale(self) -> tuple[tuple[str, str], ...]:
+        """Key and reason of each micro-batch that was not trained because it was stale."""
+        return tuple(self._report.stale)
 
     @property
     def spans(self) -> tuple[Bar, ...]:

@@ -94,7 +94,7 @@ def check_timeline(file: Path) -> None:
         SettingError: matplotlib is not installed, or the file cannot be written.
     """
     if file.suffix != ".png" or file.is_dir() or not os.access(file.parent, os.W_OK):
-        raise SettingError("option --timeline", got=file, limit="a .png file in a folder that can be written to")
+        raise SettingError("option --timeline", got=str(file), limit="a .png file in a writable folder")
     import_pyplot()
 
 

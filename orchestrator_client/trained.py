@@ -41,13 +41,23 @@ class Trainer(Protocol):
     def stages(self) -> bool:
         """Whether it takes micro-batches ahead; False if its mode is off."""
 
-    async def stage(self, payload: Any, *, key: str, timeout_s: float) -> str | Refusal:
+    async def stage(
+        self,
+        payload: Any,
+        *,
+        key: str,
+        timeout_s: float,
+        policy_version: int | None,
+        expires_s: float | None,
+    ) -> str | Refusal:
         """Stages a micro-batch.
 
         Args:
             payload: A pytree of numpy arrays and static values.
             key: Its key.
             timeout_s: Seconds for all of it.
+            policy_version: Of the policy that it was made with, if its source said.
+            expires_s: Seconds from now after which it is stale, if its source said.
 
         Returns:
             The key once it is staged, or a `Refusal`, with nothing held.

@@ -15,9 +15,11 @@ from forebay.shm import default_endpoint
 from forebay.wire import ProtocolError, RefusalCode, StepTimes, TreeRegistry, WorkerStatus, default_registry
 
 from .client import StagingClient
+from .key_choice import worker_keys
 from .pace import Pace
 from .results import Refusal
 from .sending import Wire
+from .server_kind import DAEMON
 from .server_link import ServerLink
 from .trained import Trained
 from .worker_calls import WORKER, OnSent, WorkerCalls
@@ -47,6 +49,9 @@ class TrainerHandle:
         connections: For bulk data, to each of the two; default the setting FOREBAY_CONNECTIONS.
         codec: How arrays travel, `auto` or one of `forebay.wire.CODECS`; default the setting FOREBAY_CODEC.
         pace: Limits what is sent to a rate, inline payloads included.
+        client_key_file: This client's own secret key file, for tcp; default the setting FOREBAY_CLIENT_KEY_FILE.
+        server_key_file: The daemon's public key file, for tcp; default the setting FOREBAY_SERVER_KEY_FILE.
+        worker_key_file: The worker's, if it is another; default the setting FOREBAY_WORKER_KEY_FILE.
     """
 
     def __init__(
@@ -65,19 +70,26 @@ class TrainerHandle:
         connections: int | None = None,
         codec: str | None = None,
         pace: Pace | None = None,
+        client_key_file: str | None = None,
+        server_key_file: str | None = None,
+        worker_key_file: str | None = None,
     ) -> None:
         self.queue = queue
         self._timeout_s = timeout_s
         self._lend_timeout_s = lend_timeout_s
         self._is_staging = False
         # First: a wrong setting shall leave nothing open.
-        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace)
+        endpoint = WORKER.checked(endpoint or default_endpoint("worker"))
+        control_endpoint = DAEMON.checked(control_endpoint or default_endpoint("control"))
+        keys = worker_keys(client_key_file, server_key_file, worker_key_file)
+        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace, keys=keys)
         self._link = ServerLink(
             WORKER,
-            endpoint or default_endpoint("worker"),
+            endpoint,
             name=name,
             retry_s=retry_s,
             silence_s=silence_s,
+            keys=keys,
         )
         self._calls = WorkerCalls(self._link, self._wire, registry)
         self._staging = StagingClient(
@@ -91,6 +103,8 @@ class TrainerHandle:
             connections=connections,
             codec=codec,
             pace=pace,
+            client_key_file=client_key_file,
+            server_key_file=server_key_file,
         )
 
     def __repr__(self) -> str:
@@ -140,7 +154,14 @@ class TrainerHandle:
     # Staging.
 
     async def stage(
-        self, payload: Any, *, key: str = "", wait_s: float = 60.0, timeout_s: float = 600.0
+        self,
+        payload: Any,
+        *,
+        key: str = "",
+        wait_s: float = 60.0,
+        timeout_s: float = 600.0,
+        policy_version: int | None = None,
+        expires_s: float | None = None,
     ) -> str | Refusal:
         """Stages a micro-batch with the daemon of the trainer's host.
 
@@ -149,6 +170,8 @@ class TrainerHandle:
             key: Its key; default one of its own.
             wait_s: Seconds to wait for a free slot.
             timeout_s: Seconds for all of it.
+            policy_version: Of the policy that it was made with; see `StagingClient.stage`.
+            expires_s: Seconds from now after which it is stale; see `StagingClient.stage`.
 
         Returns:
             The key, for `train_step(stage_key=...)`; or a `Refusal`.
@@ -159,8 +182,21 @@ class TrainerHandle:
         key = key or f"{self._calls.client_id[:12]}/{self._calls.next_number()}"
         if not self._is_staging:
             return Refusal(key, RefusalCode.STAGING_OFF, self._why_it_stages_nothing())
-        outcome = await self._staging.stage(payload, key=key, queue=self.queue, wait_s=wait_s, timeout_s=timeout_s)
+        outcome = await self._staging.stage(
+            payload,
+            key=key,
+            queue=self.queue,
+            wait_s=wait_s,
+            timeout_s=timeout_s,
+            policy_version=policy_version,
+            expires_s=expires_s,
+        )
         return outcome if isinstance(outcome, Refusal) else outcome.key
+
+    async def advance(self, policy_version: int) -> None:
+        """Tells the queue that the trainer was updated; see `StagingClient.advance`. Nothing without a daemon."""
+        if self._is_staging:
+            await self._staging.advance(policy_version, queue=self.queue)
 
     async def reset_staged(self) -> None:
         """Drops all that is staged for the trainer: in its queue at the daemon, and in the trainer itself.

@@ -37,7 +37,7 @@ from forebay.wire import (
     unpack,
 )
 
-from .data_endpoint import data_endpoint
+from .data_endpoint import Target, data_target
 from .exchange import Exchange
 from .remote_errors import NotBegunError, RemoteCallError, unexpected
 from .sending import Sending, Wire
@@ -49,7 +49,7 @@ WORKER = ServerKind(
     setting="worker_endpoint",
     start="start the trainer (forebay.TrainerWorker)",
     look="its log, and TrainerHandle.status",
-    decode=decode_call_reply,
+    decode_reply=decode_call_reply,
 )
 
 OnSent = Callable[[], None]
@@ -94,7 +94,7 @@ class WorkerCalls:
         if payload is not None:
             prepared = await self._wire.payload(payload, registry=self._registry, limits=welcome.limits)
             encoded = prepared.manifest.encode(welcome.limits)
-            sending = Sending(self._wire, prepared, self._data_endpoint)
+            sending = Sending(self._wire, prepared, self._data_target)
         call = Call(
             id=self._link.new_id(),
             epoch=welcome.epoch,
@@ -105,8 +105,8 @@ class WorkerCalls:
         )
         return PreparedCall(call, sending)
 
-    def _data_endpoint(self) -> str:
-        return data_endpoint(self._link.endpoint, self.welcome.data_endpoint)
+    def _data_target(self) -> Target:
+        return data_target(self._link.endpoint, self.welcome)
 
     async def run(self, prepared: PreparedCall, *, timeout_s: float, on_sent: OnSent | None = None) -> Returned:
         """Sends a call, its payload, and waits for its outcome; see `TrainerHandle.train_step`."""

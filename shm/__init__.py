@@ -16,7 +16,7 @@ from .layout import (
     write_envelope,
     write_field,
 )
-from .locations import default_endpoint, default_pool, make_private_folder, runtime_folder
+from .locations import default_endpoint, default_pool, group_id, make_private_folder, runtime_folder, share
 from .locks import FileLock, LockNote, is_held, read_note, this_peer, wait_until_free
 from .memory import (
     free_bytes,
@@ -27,7 +27,17 @@ from .memory import (
     shm_full,
     touch_pages,
 )
-from .pool import HOLDERS_NAME, LOCK_NAME, Pool, PoolHeader, holder_path, read_pool_header, remove_orphan
+from .outcomes import JOURNAL_NAME, Outcome, OutcomeJournal, read_outcomes
+from .pool import (
+    HOLDERS_NAME,
+    LOCK_NAME,
+    Pool,
+    PoolHeader,
+    holder_path,
+    lock_holder,
+    read_pool_header,
+    remove_orphan,
+)
 from .slot_file import SlotFile, SlotView, slot_path
 from .slot_table import IllegalTransitionError, Slot, SlotTable
 from .states import SLOT_TRANSITIONS, SlotEvent, SlotState
@@ -37,6 +47,7 @@ __all__ = [
     "HEADER_BYTES",
     "HEADER_FIELDS",
     "HOLDERS_NAME",
+    "JOURNAL_NAME",
     "LAYOUT_VERSION",
     "LOCK_NAME",
     "SLOT_TRANSITIONS",
@@ -45,6 +56,8 @@ __all__ = [
     "FileLock",
     "IllegalTransitionError",
     "LockNote",
+    "Outcome",
+    "OutcomeJournal",
     "Pool",
     "PoolHeader",
     "Slot",
@@ -60,19 +73,23 @@ __all__ = [
     "file_bytes_for",
     "format_header",
     "free_bytes",
+    "group_id",
     "grow_mapped",
     "holder_path",
     "is_held",
     "keep_freed_memory",
+    "lock_holder",
     "make_private_folder",
     "mount_point",
     "read_envelope",
     "read_header",
     "read_note",
+    "read_outcomes",
     "read_pool_header",
     "remove_orphan",
     "reserve_pages",
     "runtime_folder",
+    "share",
     "shm_full",
     "slot_path",
     "this_peer",

@@ -19,7 +19,7 @@ from forebay.wire import LEAF_ALIGNMENT, HostError, printable
 from .states import SlotState
 
 MAGIC: Final = b"FOREBAY1"
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 BODY_OFFSET: Final = 4096
 """Bytes from the file's start to the body: one page, so that leaves keep their alignment in memory."""
 
@@ -36,7 +36,7 @@ class Field:
 
 HEADER_FIELDS: Final = {
     "magic": Field(0, "8s", "bytes", "marks a slot file"),
-    "layout_version": Field(8, "<I", "count", "grows when this table changes"),
+    "layout_version": Field(8, "<I", "count", "grows when this table, or the envelope, changes"),
     "state": Field(12, "<I", "SlotState", "where the slot is"),
     "generation": Field(16, "<Q", "count", "grows at each loan"),
     "sequence": Field(24, "<Q", "count", "place in the queue; smaller is sooner"),
@@ -58,12 +58,19 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
         key: The micro-batch's key.
         attempt: The stage call that filled it.
         manifest: From `Manifest.encode`.
+        offered_at: Second of CLOCK_MONOTONIC in which its stage call began. The clock is the host's and starts
+            with it, as does the memory that a pool lies in.
+        expires_at: Second of the same clock from which on it is stale; None for never.
+        policy_version: Of the policy that it was made with; None if nobody said.
     """
 
     queue: str
     key: str
     attempt: str
     manifest: bytes
+    offered_at: float = 0.0
+    expires_at: float | None = None
+    policy_version: int | None = None
 
 
 _ENVELOPE = msgspec.msgpack.Decoder(Envelope)
@@ -129,7 +136,8 @@ def read_header(buffer: memoryview) -> SlotHeader:
     }
     found = (values.pop("magic"), values.pop("layout_version"))
     if found != (MAGIC, LAYOUT_VERSION):
-        raise HostError("not a slot file of this version", got=found, limit=(MAGIC, LAYOUT_VERSION))
+        remedy = "it is another Forebay version's: stop what uses its pool, and remove the pool's folder"
+        raise HostError("not a slot file of this version", got=found, limit=(MAGIC, LAYOUT_VERSION), remedy=remedy)
     try:
         values["state"] = SlotState(values["state"])
     except ValueError as error:

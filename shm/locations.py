@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import stat
 from pathlib import Path
 
-from forebay.wire import HostError
+from forebay.wire import HostError, SettingError
+
+_MAX_GID = 2**32 - 2
 
 
 def runtime_folder() -> Path:
@@ -29,15 +32,59 @@ def default_pool() -> Path:
     return Path(f"/dev/shm/forebay-{os.geteuid()}-default")
 
 
-def make_private_folder(path: Path, what: str) -> None:
-    """Makes a folder that only this user may enter, or checks that an existing one is this user's.
+def group_id(group: str) -> int | None:
+    """Returns the number of the setting `group`, a name or a number; None where that is empty.
+
+    Raises:
+        SettingError: This host has no such group.
+    """
+    if not group:
+        return None
+    if group.isdecimal() and int(group) <= _MAX_GID:
+        return int(group)
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise SettingError("setting group", got=group, limit="a group of this host, by name or number") from None
+
+
+def share(path: Path, *, private: int, shared: int, gid: int | None, fd: int | None = None) -> None:
+    """Gives a file or folder of this user's the mode that it has to have, and the group if there is one.
+
+    Args:
+        path: It.
+        private: Mode if it is this user's alone.
+        shared: Mode if the group may use it too.
+        gid: The group, or None.
+        fd: Its descriptor, if it is open.
+
+    Raises:
+        HostError: This process may not do that.
+    """
+    target = path if fd is None else fd
+    try:
+        if gid is not None:
+            os.chown(target, -1, gid)
+        # Last: a change of owner takes some bits away.
+        os.chmod(target, private if gid is None else shared)
+    except OSError as error:
+        raise HostError(
+            f"{path} cannot be made private to this user{'' if gid is None else f' and group {gid}'}"
+            f" ({error.strerror})",
+            remedy="run as its owner, and as a member of the setting group's group",
+        ) from error
+
+
+def make_private_folder(path: Path, what: str, gid: int | None = None) -> None:
+    """Makes a folder that only this user may enter, or a group too, or makes this user's existing one so.
 
     Args:
         path: The folder; its parent must exist.
         what: What it is for, for the error.
+        gid: A group that may go through it, but not list it; None for nobody.
 
     Raises:
-        HostError: It cannot be made, is a link or a file, or belongs to somebody else.
+        HostError: It cannot be made, is a link or a file, belongs to somebody else, or is a folder that all share.
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -54,3 +101,11 @@ def make_private_folder(path: Path, what: str) -> None:
             limit=f"uid {os.geteuid()}",
             remedy="choose another, or run as its owner",
         )
+    if status.st_mode & stat.S_ISVTX:
+        raise HostError(
+            f"the {what} folder {path} is shared by many users",
+            got=oct(stat.S_IMODE(status.st_mode)),
+            limit="a folder of its own",
+            remedy="choose a folder in it",
+        )
+    share(path, private=0o700, shared=0o710, gid=gid)

@@ -7,6 +7,7 @@ lock; programs that are started anew do not, since the files are opened close-on
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -16,6 +17,9 @@ from pathlib import Path
 import msgspec
 
 from forebay.wire import HeldError, HostError, Peer
+
+_LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""How a lock is opened that another user may have made: a link is not followed, a pipe is not waited for."""
 
 
 def this_peer(name: str) -> Peer:
@@ -41,15 +45,18 @@ class FileLock:
     Args:
         path: The file; created if missing.
         peer: Written into it for whoever is refused.
+        mode: Who may look at it. Whoever may open it may also lock it once it is free.
 
     Raises:
         HeldError: A live process holds it; the message names that process.
         HostError: The file cannot be opened.
     """
 
-    def __init__(self, path: Path, peer: Peer) -> None:
+    def __init__(self, path: Path, peer: Peer, *, mode: int = 0o600) -> None:
         self.path = path
         self._fd = _lock_present_file(path)
+        with contextlib.suppress(OSError):  # a file of another user's that this process may lock
+            os.fchmod(self._fd, mode)
         note = LockNote(peer, time.strftime("%Y-%m-%dT%H:%M:%S%z"))
         # On a full mount there is no room for the note; the lock holds without it.
         with contextlib.suppress(OSError):
@@ -76,7 +83,7 @@ def wait_until_free(path: Path) -> None:
     There is no way to interrupt it: meant for a thread of its own, which the process's end may abandon.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, _LOOK)
     except FileNotFoundError:
         return
     try:
@@ -86,11 +93,17 @@ def wait_until_free(path: Path) -> None:
 
 
 def is_held(path: Path) -> bool:
-    """Tells whether a live process holds the lock now."""
+    """Tells whether a live process holds the lock now; so it is taken for one that cannot be looked at."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, _LOOK)
     except FileNotFoundError:
         return False
+    except PermissionError:  # its holder is just about to open it to the group
+        return True
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link locks nothing
+            return False
+        raise
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from forebay.wire import MIB, ShmFullError
 
+from .cgroup import memory_limit
+
 _MADV_POPULATE_WRITE = 23
 _TOUCH_STEP_BYTES = 16 * MIB
 _M_TRIM_THRESHOLD = -1
@@ -56,21 +58,44 @@ def grow_mapped(fd: int, nbytes: int, *, path: Path) -> mmap.mmap:
     """
     before = os.fstat(fd).st_size
     size = max(before, nbytes)
-    if size - before > free_bytes(path.parent):
-        raise shm_full(path.parent, size - before)
+    check_room(path.parent, size - before)
     try:
         # Not reserved first: pages that are there before the mapping is advised stay small.
         os.ftruncate(fd, size)
         memory = mmap.mmap(fd, size)
         with contextlib.suppress(OSError):  # a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
-        touch_pages(memory, 0, size)
-        if size > before:
-            os.posix_fallocate(fd, before, size - before)
+        touch_pages(memory)
+        if reserved_bytes(fd) < size:
+            os.posix_fallocate(fd, 0, size)
     except OSError as error:
         os.ftruncate(fd, before)
         raise shm_full(path.parent, size - before, str(error.strerror)) from error
     return memory
+
+
+def reserved_bytes(fd: int) -> int:
+    """Returns how much of a file has pages behind it; less than its size means that it has holes."""
+    return os.fstat(fd).st_blocks * 512
+
+
+def check_room(folder: Path, need_bytes: int) -> None:
+    """Checks that there is room for so much more shared memory, on its mount and in this process's control group.
+
+    Raises:
+        ShmFullError: There is not; the message names need, free, and the mount or the group.
+    """
+    if need_bytes > free_bytes(folder):
+        raise shm_full(folder, need_bytes)
+    group = memory_limit()
+    if need_bytes > 0 and group is not None and need_bytes > group.room_bytes:
+        raise ShmFullError(
+            f"the control group {group.folder} may use {group.limit_bytes} bytes, and shared memory counts",
+            got=f"{group.room_bytes} bytes free",
+            limit=f"{need_bytes} bytes needed",
+            remedy="raise the memory limit of the daemon's container or unit, "
+            "or lower slots or slot_initial_bytes",
+        )
 
 
 def shm_full(folder: Path, need_bytes: int, why: str = "No space left on device") -> ShmFullError:
@@ -99,24 +124,22 @@ def mount_point(folder: Path) -> Path:
     return folder
 
 
-def touch_pages(memory: mmap.mmap, start: int, end: int) -> None:
-    """Maps and zeroes the pages of a writable mapping ahead of their use.
+def touch_pages(memory: mmap.mmap) -> None:
+    """Maps and zeroes the pages of a writable mapping ahead of their use, as far as there is room for them.
 
     The first touch of a page costs up to 20 times a warm copy. `mmap.madvise` would keep the interpreter lock
     meanwhile; a foreign call gives it up. Kernels before 5.14 do not know the advice: then the pages are
-    touched by the first write instead, later and slower. Where there is no room for them, it ends early as well.
+    touched by the first write instead, later and slower. Where there is no room for them, it ends early as well:
+    it reserves nothing that can be relied on.
 
     Args:
-        memory: A writable shared mapping, whose pages are reserved.
-        start: First byte.
-        end: Byte after the last; both are rounded outwards to pages.
+        memory: A writable shared mapping.
     """
-    start -= start % mmap.PAGESIZE
     anchor = ctypes.c_char.from_buffer(memory)
     try:
         base = ctypes.addressof(anchor)
-        for offset in range(start, end, _TOUCH_STEP_BYTES):
-            length = min(_TOUCH_STEP_BYTES, end - offset)
+        for offset in range(0, len(memory), _TOUCH_STEP_BYTES):
+            length = min(_TOUCH_STEP_BYTES, len(memory) - offset)
             if _libc.madvise(base + offset, length, _MADV_POPULATE_WRITE) != 0:
                 return
     finally:
@@ -131,7 +154,8 @@ def keep_freed_memory(nbytes: int) -> None:
     know the call, and are left as they are.
 
     Args:
-        nbytes: At most as much stays with the process, and no piece up to half of it is mapped alone.
+        nbytes: At most as much stays at the end of each of the allocator's arenas, and no piece up to half of it
+            is mapped alone.
     """
     mallopt = getattr(_libc, "mallopt", None)
     if mallopt is not None:

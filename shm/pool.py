@@ -6,6 +6,8 @@ import contextlib
 import errno
 import mmap
 import shutil
+import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,10 +15,12 @@ import msgspec
 from forebay.wire import HostError, Peer, printable
 
 from .layout import BODY_OFFSET, LAYOUT_VERSION
-from .locations import make_private_folder
+from .locations import make_private_folder, share
 from .locks import FileLock, is_held
-from .memory import free_bytes, shm_full
-from .slot_file import SlotFile, slot_path
+from .memory import check_room, shm_full
+from .mounts import check_in_memory
+from .outcomes import JOURNAL_NAME, OutcomeJournal
+from .slot_file import SAME_SHM, SlotFile, slot_path
 from .slot_table import Slot
 from .states import SlotState
 
@@ -48,6 +52,20 @@ def holder_path(pool: Path, holder: str) -> Path:
     return pool / HOLDERS_NAME / holder
 
 
+def lock_holder(pool: Path, holder: str, peer: Peer) -> FileLock:
+    """Locks a trainer's holder file, which the daemon may look at, also where that is another user.
+
+    Raises:
+        HostError: The pool cannot be entered from here.
+    """
+    path = holder_path(pool, holder)
+    try:
+        is_shared = path.parent.stat().st_mode & stat.S_IRWXG
+    except OSError as error:
+        raise HostError(f"the daemon's pool {pool} cannot be entered ({error})", remedy=SAME_SHM) from error
+    return FileLock(path, peer, mode=0o640 if is_shared else 0o600)
+
+
 class Pool:
     """The slots of one daemon, created or adopted.
 
@@ -57,40 +75,65 @@ class Pool:
         path: The folder; its parent must exist.
         slot_count: Slots wanted; an adopted pool may have more.
         slot_bytes: File size that every slot has at least.
+        remembered_keys: Finished keys that its journal of outcomes has room for.
         peer: This daemon, for whoever finds the pool locked.
         epoch: This run of the daemon.
+        gid: A group whose trainers may attach: read slots, and lock their holders. None for this user alone.
+
+    Attributes:
+        outcomes: What became of the last micro-batches.
 
     Raises:
         HeldError: Another daemon is alive on this pool.
         ShmFullError: Too little room; nothing is left behind but an adopted pool's own slots.
-        HostError: The folder is not this user's, or a file in it is not a slot; what was found stays.
+        HostError: The folder is on a disk, or not this user's, or a file in it is not a slot; what was found
+            stays.
     """
 
-    def __init__(self, path: Path, *, slot_count: int, slot_bytes: int, peer: Peer, epoch: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        slot_count: int,
+        slot_bytes: int,
+        remembered_keys: int,
+        peer: Peer,
+        epoch: str,
+        gid: int | None = None,
+    ) -> None:
         self.path = path
-        self._lock = _lock_folder(path, peer)
+        self._gid = gid
+        if path.parent.is_dir():
+            check_in_memory(path)
+        self._lock = _lock_folder(path, peer, gid)
         self.files: list[SlotFile] = []
         found = _present_slots(path)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._give_up, found)
             self._reserve(slot_count, max(slot_bytes, BODY_OFFSET))
+            self.outcomes = OutcomeJournal(path, keys=remembered_keys)
+            undo.callback(self.outcomes.close)
             self._describe(epoch)
-        except BaseException:
-            for index in _present_slots(path).keys() - found.keys():
-                slot_path(path, index).unlink()
-            self.close(keep=bool(found))
-            raise
+            undo.pop_all()
 
     def __repr__(self) -> str:
         return f"Pool({str(self.path)!r}, {len(self.files)} slots)"
+
+    def _give_up(self, found: Mapping[int, int]) -> None:
+        """Leaves what was found, and nothing else, after a start that failed."""
+        for index in _present_slots(self.path).keys() - found.keys():
+            slot_path(self.path, index).unlink()
+        for file in self.files:
+            file.close()
+        self._let_go(keep=bool(found))
 
     def _reserve(self, slot_count: int, slot_bytes: int) -> None:
         present = _present_slots(self.path)
         count = max([slot_count, *(index + 1 for index in present)])
         need = sum(max(0, slot_bytes - present.get(index, 0)) for index in range(count))
-        if need > free_bytes(self.path):
-            raise shm_full(self.path, need)
+        check_room(self.path, need)
         for index in range(count):
-            file = SlotFile(self.path, index)
+            file = SlotFile(self.path, index, gid=self._gid)
             self.files.append(file)
             file.reserve(slot_bytes)
             file.remap()
@@ -98,13 +141,20 @@ class Pool:
     def _describe(self, epoch: str) -> None:
         header = msgspec.json.encode(PoolHeader(LAYOUT_VERSION, epoch))
         try:
-            (self.path / HOLDERS_NAME).mkdir(mode=0o700, exist_ok=True)
+            self._make_holders()
             (self.path / HEADER_NAME).write_bytes(header)
+            share(self.path / HEADER_NAME, private=0o600, shared=0o640, gid=self._gid)
             self._remove_dead_holders()
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise shm_full(self.path, mmap.PAGESIZE) from error
             raise HostError(f"the pool {self.path} cannot be described ({error})") from error
+
+    def _make_holders(self) -> None:
+        holders = self.path / HOLDERS_NAME
+        holders.mkdir(mode=0o700, exist_ok=True)
+        # What a trainer makes in it gets the group; and it can remove only its own.
+        share(holders, private=0o700, shared=0o3770, gid=self._gid)
 
     def _remove_holders(self) -> None:
         holders = self.path / HOLDERS_NAME
@@ -117,8 +167,9 @@ class Pool:
     def _remove_dead_holders(self) -> None:
         """Removes the locks of trainers that died while no daemon watched them."""
         for holder in (self.path / HOLDERS_NAME).iterdir():
-            if not is_held(holder):
-                holder.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what a member of the group left there stops no daemon
+                if not is_held(holder):
+                    holder.unlink(missing_ok=True)
 
     def found_slots(self) -> list[Slot]:
         """Returns every slot as its header tells it; a half-filled one is FREE again."""
@@ -141,6 +192,10 @@ class Pool:
         """
         for file in self.files:
             file.close()
+        self.outcomes.close()
+        self._let_go(keep=keep)
+
+    def _let_go(self, *, keep: bool) -> None:
         if keep or not self._lock.is_in_place():
             # Not in place: somebody removed the folder, and what lies there now may be another daemon's.
             self._lock.close()
@@ -150,7 +205,8 @@ class Pool:
         self._remove_holders()
         for index in _present_slots(self.path):
             slot_path(self.path, index).unlink(missing_ok=True)
-        (self.path / HEADER_NAME).unlink(missing_ok=True)
+        for name in (JOURNAL_NAME, HEADER_NAME):
+            (self.path / name).unlink(missing_ok=True)
         self._lock.close(remove=True)
         # Foreign files, or a daemon that just came, keep the folder.
         with contextlib.suppress(OSError):
@@ -168,7 +224,7 @@ def read_pool_header(path: Path) -> PoolHeader:
     except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise HostError(
             f"the daemon's pool {path} cannot be entered from here ({printable(str(error))})",
-            remedy="daemon and trainer must see the same /dev/shm and run under the same user",
+            remedy=SAME_SHM,
         ) from error
 
 
@@ -193,20 +249,22 @@ def remove_orphan(path: Path, peer: Peer) -> bool:
     return not path.exists()
 
 
-def _lock_folder(path: Path, peer: Peer) -> FileLock:
-    make_private_folder(path, "pool")
+def _lock_folder(path: Path, peer: Peer, gid: int | None) -> FileLock:
+    make_private_folder(path, "pool", gid)
     try:
         return FileLock(path / LOCK_NAME, peer)
     except HostError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
     # Whoever held it has just removed it.
-    make_private_folder(path, "pool")
+    make_private_folder(path, "pool", gid)
     return FileLock(path / LOCK_NAME, peer)
 
 
 def _present_slots(path: Path) -> dict[int, int]:
-    """Returns index -> file bytes of the slot files in a pool's folder."""
+    """Returns index -> reserved bytes of the slot files in a pool's folder."""
     names = {file: file.name.removeprefix("slot-") for file in path.glob("slot-*")}
     indices = {file: int(digits) for file, digits in names.items() if digits.isdecimal()}
-    return {index: file.lstat().st_size for file, index in indices.items() if file == slot_path(path, index)}
+    return {
+        index: file.lstat().st_blocks * 512 for file, index in indices.items() if file == slot_path(path, index)
+    }

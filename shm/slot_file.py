@@ -20,8 +20,11 @@ from .layout import (
     write_envelope,
     write_field,
 )
-from .memory import grow_mapped, reserve_pages
+from .locations import share
+from .memory import grow_mapped, reserve_pages, reserved_bytes
 from .states import SlotState
+
+SAME_SHM = "daemon and trainer must see the same /dev/shm, and run under one user or in the group of setting group"
 
 
 def slot_path(pool: Path, index: int) -> Path:
@@ -35,28 +38,30 @@ class SlotFile:
     Args:
         pool: The pool's folder.
         index: Slot index.
+        gid: A group that may read it; None for nobody but this user.
 
     Raises:
         HostError: An existing file is not a slot file of this version.
         ShmFullError: No room for its first page.
     """
 
-    def __init__(self, pool: Path, index: int, *, mode: int = 0o600) -> None:
+    def __init__(self, pool: Path, index: int, *, gid: int | None = None) -> None:
         self.index = index
         self._path = slot_path(pool, index)
         try:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise HostError(
                 f"slot file {self._path} cannot be opened ({error.strerror})",
                 remedy="remove it, or choose another pool",
             ) from error
         try:
+            share(self._path, private=0o600, shared=0o640, gid=gid, fd=self._fd)
             head = os.pread(self._fd, HEADER_BYTES, 0)
             # The magic is written last: without it a daemon was killed before the header was whole.
             fresh = not any(head[: len(MAGIC)])
-            if not fresh:
-                read_header(memoryview(head))
+            if fresh or read_header(memoryview(head)).state is SlotState.FREE:
+                self._cut_holes()
             reserve_pages(self._fd, BODY_OFFSET, path=self._path)
             self._grown: mmap.mmap | None = None
             self._use(mmap.mmap(self._fd, 0))
@@ -70,6 +75,15 @@ class SlotFile:
     def file_bytes(self) -> int:
         """Bytes that are reserved and mapped."""
         return len(self._memory)
+
+    def _cut_holes(self) -> None:
+        """Takes back a growth that a killed daemon had begun; only FREE slots grow, and from the front.
+
+        A write to a page that cannot be had ends the process.
+        """
+        reserved = reserved_bytes(self._fd)
+        if reserved < os.fstat(self._fd).st_size:
+            os.ftruncate(self._fd, reserved)
 
     def reserve(self, file_bytes: int) -> None:
         """Reserves and touches pages up to a size. Slow; meant for a thread beside the loop.
@@ -146,7 +160,7 @@ class SlotView:
         except OSError as error:
             raise HostError(
                 f"slot file {path} cannot be opened ({error.strerror})",
-                remedy="daemon and trainer must see the same /dev/shm and run under the same user",
+                remedy=SAME_SHM,
             ) from error
         try:
             self._memory = mmap.mmap(fd, 0, prot=mmap.PROT_READ)

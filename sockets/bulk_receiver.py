@@ -12,6 +12,7 @@ from forebay.wire import Arrivals, ChunkHeader, Incoming, LocalError, Peer
 
 from .chunk_receiver import ChunkReceiver
 from .endpoint import Endpoint
+from .gate import Gate, ServerKeys
 
 _CLOSE_S: Final = 10.0
 _INNER: Final = "inproc://chunks"
@@ -36,6 +37,8 @@ class BulkReceiver:
         threads: That receive, check and decode.
         io_threads: ZeroMQ's own, which read from the connections.
         max_connections: At which no more are taken.
+        keys: Guard and encrypt a tcp address; None where the tokens of grants are enough.
+        gid: See `Endpoint`.
         incoming: Knows which chunks are wanted.
         target: Returns the memory for a claimed chunk, or None if that has gone; called on these threads.
         complete: Called on these threads when the last chunk of something lies in its place.
@@ -65,9 +68,13 @@ class BulkReceiver:
         threads: int = 1,
         io_threads: int = 1,
         max_connections: int = 1024,
+        keys: ServerKeys | None = None,
+        gid: int | None = None,
     ) -> None:
         self._failed = failed
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
+        # The context is its own, so it needs a gate of its own as well.
+        self._gate = None if keys is None else Gate(self._context, keys)
         try:
             endpoint = Endpoint(
                 self._context,
@@ -78,8 +85,11 @@ class BulkReceiver:
                 max_frame_bytes=chunk_bytes,
                 receive_high_water=receive_chunks,
                 max_connections=max_connections,
+                keys=keys,
+                gid=gid,
             )
         except BaseException:
+            self._close_gate()
             self._context.term()
             raise
         self.address = endpoint.address
@@ -141,12 +151,17 @@ class BulkReceiver:
         self._threads.append(thread)
         thread.start()
 
+    def _close_gate(self) -> None:
+        if self._gate is not None:
+            self._gate.close()
+
     def close(self) -> None:
         """Ends the threads and frees the address; a second call does nothing.
 
         Raises:
             LocalError: A thread is stuck.
         """
+        self._close_gate()
         # It wakes the threads, and returns when the last of them has closed its socket.
         closer = threading.Thread(target=self._context.term, name="forebay-chunks-close", daemon=True)
         closer.start()

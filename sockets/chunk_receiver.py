@@ -19,8 +19,6 @@ from forebay.wire import (
     decode_chunk,
 )
 
-_RAW = CODECS.index(RAW)
-
 
 class ChunkReceiver:
     """Receives chunks and writes the wanted ones to their places; for one thread.
@@ -80,7 +78,8 @@ class ChunkReceiver:
         target = self._target(header)
         if target is None:
             return ChunkFault.NOT_GRANTED
-        fault = self._receive_raw(target) if header.codec == _RAW else self._receive_encoded(target)
+        codec = CODECS[header.codec]
+        fault = self._receive_raw(target) if codec == RAW else self._receive_encoded(codec, target)
         if fault is None and chunk_checksum(target, header.offset) != header.checksum:
             return ChunkFault.WRONG_CHECKSUM
         return fault
@@ -89,14 +88,14 @@ class ChunkReceiver:
         received = self._socket.recv_into(target)
         return ChunkFault.WRONG_LENGTH if received != target.nbytes or self._socket.rcvmore else None
 
-    def _receive_encoded(self, target: memoryview) -> ChunkFault | None:
+    def _receive_encoded(self, codec: str, target: memoryview) -> ChunkFault | None:
         frame = self._socket.recv(copy=False)
         if self._socket.rcvmore:
             return ChunkFault.WRONG_LENGTH
         try:
-            decode_chunk(frame.buffer, target)
+            decode_chunk(codec, frame.buffer, target)
         except ProtocolError:
-            return ChunkFault.WRONG_CODEC
+            return ChunkFault.DAMAGED
         return None
 
     def _discard_rest(self) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import zmq
 
-from forebay.shm import FileLock, make_private_folder, runtime_folder, this_peer
+from forebay.shm import FileLock, make_private_folder, runtime_folder, share, this_peer
 from forebay.wire import (
-    HEARTBEAT_MS,
-    HEARTBEAT_TIMEOUT_MS,
     MAX_FRAMES,
     PROTOCOL_VERSION,
     HeldError,
@@ -30,6 +29,8 @@ from forebay.wire import (
 )
 
 from .connections import Connections, hidden_path, ipc_path
+from .gate import CURVE_FRAME_BYTES, ServerKeys
+from .liveness import answer_pings
 
 _MAX_IPC_PATH_BYTES = 107  # sockaddr_un.sun_path less its final zero
 _PROBE_MS = 1000
@@ -37,6 +38,7 @@ _CONTROL_SLACK_BYTES = 64 << 10
 _MAX_BACKLOG = 100
 _MESSAGES_PER_TURN = 16
 _FRAMES_PER_TURN = 4096
+_REMEMBERED_USERS = 16_384
 
 
 class Endpoint:
@@ -57,6 +59,12 @@ class Endpoint:
 
     Attributes:
         connections: Whoever polls the socket attends to them as well.
+        keys: Guard a tcp address; the context must have its `Gate`. An ipc path is guarded by the file system.
+        gid: A group that may connect to an ipc path beside this user; None for nobody.
+
+    Attributes:
+        address: Where it is bound.
+        is_guarded: Whether only clients with a known key get in.
 
     Raises:
         HeldError: Another process has the address; the message names it where it can be known.
@@ -76,8 +84,13 @@ class Endpoint:
         receive_high_water: int = 1000,
         send_high_water: int = 1000,
         max_connections: int = 1024,
+        keys: ServerKeys | None = None,
+        gid: int | None = None,
     ) -> None:
-        self._lock = _claim_ipc(address, setting, peer) if address.startswith("ipc://") else None
+        self._gid = gid
+        self._lock = _claim_ipc(address, setting, peer, gid) if address.startswith("ipc://") else None
+        self._users: OrderedDict[bytes, str] = OrderedDict()
+        self.is_guarded = keys is not None and address.startswith("tcp://")
         if (path := ipc_path(address)) is not None:
             hidden_path(path).unlink(missing_ok=True)  # left by one that was killed
         self.socket = context.socket(kind)
@@ -95,10 +108,12 @@ class Endpoint:
             self.socket.sndhwm = send_high_water
             # Those who wait here come even when no more are taken.
             self.socket.backlog = min(_MAX_BACKLOG, max_connections)
-            self.socket.heartbeat_ivl = HEARTBEAT_MS
-            self.socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+            answer_pings(self.socket)
             if kind == zmq.ROUTER:
                 self.socket.router_mandatory = True
+            if keys is not None and self.is_guarded:
+                keys.guard(self.socket)
+                self.socket.maxmsgsize = max_frame_bytes + CURVE_FRAME_BYTES
             self._bind(context, address, setting)
         except BaseException:
             self.close(linger_ms=0)
@@ -109,7 +124,7 @@ class Endpoint:
         if not address.startswith(("ipc://", "tcp://")):
             raise SettingError(f"setting {setting}", got=address, limit="an ipc:// or tcp:// address")
         try:
-            self.socket.bind(address)
+            self._bind_privately(address)
         except zmq.ZMQError as error:
             if error.errno == errno.EADDRINUSE:
                 raise HeldError(
@@ -131,12 +146,24 @@ class Endpoint:
             if self.socket in ready:
                 return
 
-    def received(self) -> Iterator[tuple[bytes, list[bytes], int]]:
+    def _bind_privately(self, address: str) -> None:
+        if self._lock is None:
+            self.socket.bind(address)
+            return
+        # Whatever another thread makes meanwhile is private too; an ipc path must not be open for a moment.
+        before = os.umask(0o177)
+        try:
+            self.socket.bind(address)
+        finally:
+            os.umask(before)
+        share(self._lock.path.with_suffix(""), private=0o600, shared=0o660, gid=self._gid)
+
+    def received(self) -> Iterator[tuple[bytes, str, list[bytes], int]]:
         """Yields what came to a ROUTER, up to one turn's share; waits for nothing.
 
         Yields:
-            Who sent it; the frames; how many more there were than a message may have, once that is known. A long
-            message comes in several parts.
+            The sender's routing id; the key that it proved to have, empty where there are none; the frames; how
+            many more there were than a message may have, once that is known. A long message comes in parts.
         """
         room = _FRAMES_PER_TURN
         for _ in range(_MESSAGES_PER_TURN):
@@ -145,17 +172,43 @@ class Endpoint:
                     self._sender, self._frame_count = self.socket.recv(zmq.NOBLOCK), 0
                 except zmq.Again:
                     return
-            frames = []
-            while self.socket.rcvmore and room:
-                frame = self.socket.recv()
-                room -= 1
-                self._frame_count += 1
-                if self._frame_count <= MAX_FRAMES:
-                    frames.append(frame)
-            is_whole = not self.socket.rcvmore
-            yield self._sender, frames, max(0, self._frame_count - MAX_FRAMES) if is_whole else 0
+            user, frames = self._receive(room)
+            room -= len(frames)
+            kept = frames[: max(0, MAX_FRAMES - self._frame_count)]
+            self._frame_count += len(frames)
+            too_many = 0 if self.socket.rcvmore else max(0, self._frame_count - MAX_FRAMES)
+            yield self._sender, user, kept, too_many
             if not room:
                 return
+
+    def _receive(self, room: int) -> tuple[str, list[bytes]]:
+        """Returns who sent the next frames of a message, and at most `room` of them."""
+        frames: list[bytes] = []
+        user = ""
+        while self.socket.rcvmore and len(frames) < room:
+            if self.is_guarded:
+                frame = self.socket.recv(copy=False)
+                with contextlib.suppress(zmq.ZMQError):  # nobody said who sent it
+                    user = str(frame.get("User-Id"))
+                frames.append(frame.bytes)
+            else:
+                frames.append(self.socket.recv())
+        if self.is_guarded:
+            self._note_user(self._sender, user)
+        return user, frames
+
+    def _note_user(self, sender: bytes, user: str) -> None:
+        self._users[sender] = user
+        self._users.move_to_end(sender)
+        if len(self._users) > _REMEMBERED_USERS:
+            self._users.popitem(last=False)
+
+    def is_still(self, sender: bytes, user: str) -> bool:
+        """Whether a routing id is, as far as is known, the one of the same client as before.
+
+        ZeroMQ lets a client choose its routing id, so also one that somebody else had.
+        """
+        return self._users.get(sender, user) == user
 
     def close(self, *, linger_ms: int) -> None:
         """Closes the socket, giving queued answers some time, and frees the path."""
@@ -193,7 +246,7 @@ def milliseconds_until(deadlines: Iterable[float | None], now: float) -> int | N
     return None if due is None else max(0, int((due - now) * 1000) + 1)
 
 
-def _claim_ipc(address: str, setting: str, peer: Peer) -> FileLock:
+def _claim_ipc(address: str, setting: str, peer: Peer, gid: int | None) -> FileLock:
     path = Path(address.removeprefix("ipc://"))
     if len(os.fsencode(path)) > _MAX_IPC_PATH_BYTES:
         raise SettingError(
@@ -206,7 +259,7 @@ def _claim_ipc(address: str, setting: str, peer: Peer) -> FileLock:
         # ZeroMQ would remove whatever file lies there.
         raise SettingError(f"setting {setting}", got=address, limit="ipc:// and a path that is free or a socket's")
     if path.parent == runtime_folder():
-        make_private_folder(path.parent, "socket")
+        make_private_folder(path.parent, "socket", gid)
     if not path.parent.is_dir():
         raise HostError(f"{setting}: there is no folder {path.parent}", remedy="make it first")
     return FileLock(path.with_name(path.name + ".lock"), peer)

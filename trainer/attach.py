@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from forebay.shm import default_endpoint
-from forebay.wire import TreeRegistry, default_registry
+from forebay.wire import SettingError, TreeRegistry, default_registry
 
 from .daemon_feed import DaemonFeed
 from .jax_transfer import JaxTransfer
@@ -46,10 +46,15 @@ def attach(
         RefusedError: Another live trainer is attached; the message names it.
         VersionMismatchError: The daemon speaks another version.
         HostError: The daemon's pool cannot be seen from here.
-        SettingError: The environment has a wrong value.
+        SettingError: The environment has a wrong value, or the endpoint is not an ipc address.
     """
+    address = endpoint or default_endpoint("trainer")
+    if not address.startswith("ipc://"):
+        raise SettingError(
+            "setting trainer_endpoint", got=address, limit="an ipc:// address: trainers share the daemon's memory"
+        )
     return StagingQueue(
         JaxTransfer(shardings, registry=registry, cast_64bit=cast_64bit),
         settings=settings,
-        feed=DaemonFeed(endpoint or default_endpoint("trainer"), queue, timeout_s=timeout_s),
+        feed=DaemonFeed(address, queue, timeout_s=timeout_s),
     )

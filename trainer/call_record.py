@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 from forebay.wire import Arrivals, CallId, CallState, CallStatus, Manifest, Message, PackedTree
 
 from .call_states import CallEvent, moved
 
-Address = bytes
-"""A connection, as the ROUTER socket calls it."""
+
+class Address(NamedTuple):
+    """A connection: its routing id, and the key that it proved to have, empty where none was asked for."""
+
+    routing: bytes
+    user: str = ""
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -31,12 +31,14 @@ from forebay.wire import (
     Promoted,
     RefusalCode,
     Refused,
-    RefusedError,
+    Stale,
     TrainerReply,
     TrainerRequest,
     VersionMismatchError,
     Want,
 )
+
+from .conversation_words import refusal_of
 
 Report = Promoted | Finished | Detach
 """What the trainer says until it is confirmed; id and holder are filled in when it is said."""
@@ -61,6 +63,9 @@ class Holdings(Protocol):
 
     def lent(self, lend: Lend) -> None:
         """A slot was lent."""
+
+    def stale(self, notice: Stale) -> None:
+        """What was lent is stale by now."""
 
     def gone(self, notice: KeyGone) -> None:
         """A wanted key will never come."""
@@ -187,22 +192,26 @@ class Conversation:
                 return self._attached(reply, now)
             case Refused():
                 return self._refused(reply, now)
-            case Lend():
-                self._lent(reply)
-            case KeyGone():
-                self._stated = None  # whoever wants it again is to be told again
-                self._holdings.gone(reply)
+            case Lend() | Stale() | KeyGone():
+                self._heard_of_a_key(reply)
             case Done(id=confirmed):
                 self._unconfirmed.pop(confirmed, None)
             case Goodbye():
                 return self.look(now)
         return []
 
-    def _lent(self, lend: Lend) -> None:
-        if not lend.on_credit:
-            # The daemon has served a key that was wanted; to be wanted again, it must be stated again.
-            self._stated = None
-        self._holdings.lent(lend)
+    def _heard_of_a_key(self, reply: Lend | Stale | KeyGone) -> None:
+        match reply:
+            case Lend(on_credit=on_credit):
+                if not on_credit:
+                    # The daemon has served a key that was wanted; to be wanted again, it must be stated again.
+                    self._stated = None
+                self._holdings.lent(reply)
+            case Stale():
+                self._holdings.stale(reply)
+            case KeyGone():
+                self._stated = None  # whoever wants it again is to be told again
+                self._holdings.gone(reply)
 
     def _pool_found(self, found: PoolFound) -> list[TrainerRequest]:
         if self.phase is not Phase.LOOKING:
@@ -256,7 +265,7 @@ class Conversation:
         self._unconfirmed = {}
         for number, report in reports.items():
             if isinstance(report, Finished):
-                self._unconfirmed[number] = msgspec.structs.replace(report, slot=-1)
+                self._unconfirmed[number] = msgspec.structs.replace(report, slot=-1, generation=0)
 
     def _refused(self, refused: Refused, now: float) -> list[TrainerRequest]:
         match refused.code:
@@ -266,7 +275,7 @@ class Conversation:
                 return []
             case RefusalCode.QUEUE_TAKEN:
                 # The one before may just have died: the kernel tells the daemon within milliseconds.
-                self.refusal = RefusedError(refused.code, refused.words)
+                self.refusal = refusal_of(refused)
                 self._again_at = now + self._taken_s
                 self._taken_s = min(2 * self._taken_s, self._retry_s)
                 return []
@@ -275,7 +284,7 @@ class Conversation:
                 return []
             case _:
                 self.phase = Phase.FAILED
-                self.refusal = RefusedError(refused.code, refused.words)
+                self.refusal = refusal_of(refused)
                 return []
 
     def _fail(self, version: int) -> None:

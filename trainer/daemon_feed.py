@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 
 from forebay.wire import (
@@ -12,13 +14,17 @@ from forebay.wire import (
     Lend,
     Limits,
     MicroBatchGoneError,
+    MicroBatchState,
     Promoted,
+    Stale,
+    StaleError,
     printable,
 )
 
 from .daemon_link import DaemonLink
 from .entry import Entry, Origin
 from .entry_states import EntryState
+from .events import StageStale
 from .feed import Inlet
 from .origins import LentSlot, OwnKey
 from .slot_reader import SlotReader
@@ -100,10 +106,11 @@ class DaemonFeed:
         self._was_asked = True
 
     def absent(self, key: str | None) -> None:
-        """Raises MicroBatchGoneError if the daemon says that a key will never come."""
+        """Raises MicroBatchGoneError if a key will never come: the daemon says so, or it was stale here."""
         notice = None if key is None else self._gone.get(key)
         if notice is not None:
-            raise MicroBatchGoneError(notice.key, notice.state, notice.reason)
+            error = StaleError if notice.stale else MicroBatchGoneError
+            raise error(notice.key, notice.state, notice.reason)
 
     def demand_changed(self) -> None:
         """Has the present demand stated."""
@@ -168,6 +175,7 @@ class DaemonFeed:
         second promotion would train the micro-batch twice.
         """
         replaced = None
+        expires_at = math.inf if lend.expires_s is None else time.monotonic() + lend.expires_s
         with self._inlet.changed:
             self._credit_used += lend.on_credit
             if self._newest.get(lend.slot) == lend.generation or self._reader is None:
@@ -177,7 +185,7 @@ class DaemonFeed:
         # Here and not on the promoter's thread: its views are there before anybody is woken for it.
         slot.read_ahead()
         with self._inlet.changed:
-            entry = self._unfinished[slot] = Entry(lend.key, slot)
+            entry = self._unfinished[slot] = Entry(lend.key, slot, expires_at=expires_at)
             if lend.key in self._trained_here:
                 slot.ended("")
             else:
@@ -186,6 +194,24 @@ class DaemonFeed:
             self._inlet.wake()
         # Outside of the lock: to free its memory may take long.
         del replaced
+
+    def stale(self, notice: Stale) -> None:
+        """See `Holdings`. An entry whose transfer waits for its turn is dropped by the promoter."""
+        dropped = None
+        with self._inlet.changed:
+            named = (notice.slot, notice.generation)
+            lent = self._unfinished.items()
+            found = [(slot, entry) for slot, entry in lent if (slot.lend.slot, slot.lend.generation) == named]
+            for slot, entry in found:
+                entry.stale_reason = notice.reason
+                if slot.is_on_host and self.is_current(slot.reader):
+                    self._inlet.books.drop_stale(entry, notice.reason)
+                    dropped = StageStale(entry.key, notice.reason)
+                    self._inlet.wake()
+                    self._inlet.changed.notify_all()
+            self.demand_changed()
+        if dropped is not None:
+            dropped.emit()
 
     def gone(self, notice: KeyGone) -> None:
         """See `Holdings`."""
@@ -223,17 +249,22 @@ class DaemonFeed:
     def finished(self, slot: LentSlot, reason: str) -> None:
         """Tells the daemon what became of a micro-batch."""
         lend = slot.lend
-        del self._unfinished[slot]
+        was_stale = self._unfinished.pop(slot).was_stale
         was_held = not slot.was_transferred
+        if was_stale and lend.key in self._inlet.books.missing:
+            # Whoever waits for it hears so, though the daemon may be away.
+            self._gone[lend.key] = KeyGone(key=lend.key, state=MicroBatchState.DROPPED, reason=reason, stale=True)
 
         def finished() -> Finished:
+            is_current = self.is_current(slot.reader)
             return Finished(
                 holder="",
                 key=lend.key,
                 attempt=slot.attempt,
-                slot=lend.slot if was_held and self.is_current(slot.reader) else -1,
-                generation=lend.generation,
+                slot=lend.slot if was_held and is_current else -1,
+                generation=lend.generation if is_current else 0,
                 reason=printable(reason),
+                stale=was_stale,
             )
 
         self._link.report(finished)

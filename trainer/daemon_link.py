@@ -15,11 +15,9 @@ from pathlib import Path
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from forebay.shm import FileLock, holder_path, read_pool_header, this_peer
-from forebay.sockets import milliseconds_until
+from forebay.shm import FileLock, lock_holder, read_pool_header, this_peer
+from forebay.sockets import milliseconds_until, ping
 from forebay.wire import (
-    HEARTBEAT_MS,
-    HEARTBEAT_TIMEOUT_MS,
     MAX_FRAMES,
     BrokenError,
     Detach,
@@ -34,6 +32,7 @@ from forebay.wire import (
 )
 
 from .conversation import Conversation, Holdings, Phase, Report
+from .conversation_words import told
 from .quiet_log import tell
 
 _CLOSE_S = 2.0
@@ -82,8 +81,7 @@ class DaemonLink:
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.sndhwm = _QUEUED_MESSAGES
-        self._socket.heartbeat_ivl = HEARTBEAT_MS
-        self._socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
+        ping(self._socket)
         self._connections = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._connection_count = 0
         self._thread = threading.Thread(target=self._run, name="forebay-link", daemon=True)
@@ -130,7 +128,9 @@ class DaemonLink:
             return [] if report is None else self._conversation.report(report)
 
         if not self._post(say):
-            tell(logging.WARNING, "report_undelivered report=%s", make())
+            report = make()
+            if report is not None:
+                tell(logging.WARNING, "report_undelivered: %s", told(report))
 
     def demand_changed(self) -> None:
         """Has the present demand stated, once however often it changed meanwhile; safe from any thread."""
@@ -289,10 +289,7 @@ class DaemonLink:
             return self._lock.path.name, True
         self._let_go()
         name = uuid.uuid4().hex
-        try:
-            self._lock = FileLock(holder_path(pool, name), self._peer)
-        except OSError as error:
-            raise HostError(f"the daemon's pool {pool} cannot be entered from here ({error})") from error
+        self._lock = lock_holder(pool, name, self._peer)
         return name, False
 
     def _let_go(self) -> None:
@@ -302,7 +299,7 @@ class DaemonLink:
 
     def _release(self) -> None:
         for report in self._conversation.unconfirmed:
-            tell(logging.WARNING, "report_unconfirmed report=%s", report)
+            tell(logging.WARNING, "report_unconfirmed: %s", told(report))
         self._socket.disable_monitor()
         self._connections.close()
         self._socket.close()

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 import jax
 import numpy as np
 
-from forebay.wire import UsageError, printable
+from forebay.wire import ClosedError, UsageError, printable
 
 from .batch import Batch
 from .feed import NotStagedError
@@ -96,6 +96,7 @@ class StagedEngine:
         self.engine = engine
         self.queue = StagingQueue(JaxTransfer()) if queue is None else queue
         self._is_off = self.queue.settings.mode is StageMode.OFF
+        self._is_closed = False
         if self._is_off and self.queue.is_fed:
             tell(
                 logging.WARNING,
@@ -115,6 +116,7 @@ class StagedEngine:
         Raises:
             As `StagingQueue.stage`.
         """
+        self._check_open()
         if self._is_off:
             return Declined(
                 key, "staging is off; set TUNIX_STAGE_BATCH, or TrainerSettings, to stage or serialize"
@@ -151,12 +153,13 @@ class StagedEngine:
 
         Raises:
             As `StagingQueue.take` and `StagingQueue.put`; NotStagedError also if staging is off and no payload
-            given.
+            given, ClosedError also if it is off.
         """
         if isinstance(payload, str):
             raise UsageError(
                 "fwd_bwd was given a text as its payload", got=payload, remedy="did you mean stage_key=?"
             )
+        self._check_open()
         clock = stage_clock or StepClock()
         if self._is_off:
             return self._fwd_bwd_as_it_is(payload, stage_key, options, clock)
@@ -219,8 +222,13 @@ class StagedEngine:
         self.queue.reset()
 
     def close(self) -> None:
-        """Closes the queue; see `StagingQueue.close`."""
+        """Closes the queue; see `StagingQueue.close`. After it nothing is staged or trained, in any mode."""
+        self._is_closed = True
         self.queue.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the staged engine is closed", remedy="use it inside its with block")
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from forebay.wire import HostError, LocalError
@@ -59,6 +60,7 @@ class Entry:
         key: Its key.
         origin: Where it came from.
         placed: The host tree and where it goes; None while only the origin has it.
+        expires_at: Monotonic second from which on its first transfer may not begin.
 
     Attributes:
         state: Where it is.
@@ -69,14 +71,18 @@ class Entry:
         was_transferred: Whether its bytes have been on the device, so that its origin was told.
         failure: Why its last transfer failed. It rests until it is asked for or a step was dispatched.
         drop_reason: Why it was dropped while its bytes were under way.
+        stale_reason: Why its first transfer may not begin, if the daemon said so.
+        was_stale: Whether it was dropped because it was stale.
     """
 
     __slots__ = (
         *("drop_reason", "failure", "key", "on_device", "origin", "placed", "place", "promote_s", "state"),
-        *("was_transferred", "__weakref__"),
+        *("expires_at", "stale_reason", "was_stale", "was_transferred", "__weakref__"),
     )
 
-    def __init__(self, key: str, origin: Origin, placed: PlacedTree | None = None) -> None:
+    def __init__(
+        self, key: str, origin: Origin, placed: PlacedTree | None = None, *, expires_at: float = math.inf
+    ) -> None:
         self.key = key
         self.origin = origin
         self.placed = placed
@@ -86,10 +92,21 @@ class Entry:
         self.was_transferred = False
         self.failure: Exception | None = None
         self.drop_reason = ""
+        self.expires_at = expires_at
+        self.stale_reason = ""
+        self.was_stale = False
         self.state = EntryState.HOST
 
     def __repr__(self) -> str:
         return f"Entry({self.key!r}, {self.state})"
+
+    def why_stale(self, now: float) -> str:
+        """Returns why its transfer must not begin; empty if it may. What was on the device once stays."""
+        if self.was_transferred:
+            return ""
+        if self.stale_reason or now < self.expires_at:
+            return self.stale_reason
+        return f"stale: its time was over {now - self.expires_at:.1f} s before it could be promoted"
 
     def let_go(self) -> None:
         """Lets its bytes go, wherever they are."""

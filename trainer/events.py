@@ -108,6 +108,29 @@ class StageFail:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class StageStale:
+    """An entry was dropped before its transfer, since it was stale.
+
+    Attributes:
+        key: Its key.
+        reason: Why.
+    """
+
+    key: str
+    reason: str
+
+    def emit(self) -> None:
+        """Logs it."""
+        tell(
+            logging.WARNING,
+            "STAGE_STALE key=%s reason=%s",
+            printable(self.key),
+            printable(self.reason),
+            extra={"event": self},
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class StepDone:
     """The device is done with a micro-batch that a worker was called for.
 
@@ -133,4 +156,4 @@ class StepDone:
         )
 
 
-Event = StagePromote | StageDemote | StageFail
+Event = StagePromote | StageDemote | StageFail | StageStale

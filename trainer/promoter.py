@@ -12,11 +12,16 @@ from forebay.wire import ForebayError, HostError, printable, words_of
 from .changed import Changed
 from .entry import Entry, PromotionError
 from .entry_states import EntryState
-from .events import Event, StageDemote, StageFail, StagePromote
+from .events import Event, StageDemote, StageFail, StagePromote, StageStale
 from .host_tree import PlacedTree
 from .queue_books import Await, Demote, Promote, QueueBooks, Work
 from .quiet_log import tell
 from .transfer import OnDevice, Transfer
+
+
+class _WentStaleError(Exception):
+    """A transfer must not begin any more; says why."""
+
 
 _Times = tuple[float, float, float, float]
 """Monotonic seconds: asked for the link, had it, had issued the transfer, had it complete."""
@@ -144,7 +149,9 @@ class Promoter:
         self._begin(f"promoting {printable(entry.key)!r}")
         try:
             placed = entry.placed or self._transfer.place(entry.origin.read())
-            on_device, times = self._put(placed)
+            on_device, times = self._put(entry, placed)
+        except _WentStaleError as stale:
+            return self._end_stale(entry, str(stale))
         except ForebayError as error:
             return self._end_badly(entry, error)
         except BaseException as error:  # noqa: BLE001 - even an exit: it belongs to whoever waits for this entry
@@ -156,10 +163,12 @@ class Promoter:
             return self._end_badly(entry, failure)
         return self._end_well(entry, on_device, times)
 
-    def _put(self, placed: PlacedTree) -> tuple[OnDevice, _Times]:
+    def _put(self, entry: Entry, placed: PlacedTree) -> tuple[OnDevice, _Times]:
         asked_at = time.monotonic()
         with self._link:
             began_at = time.monotonic()
+            if why := entry.why_stale(began_at):
+                raise _WentStaleError(why)
             issued = self._transfer.issue(placed)
             issued_at = time.monotonic()
             on_device = self._transfer.complete(placed, issued)
@@ -194,6 +203,13 @@ class Promoter:
             transfer_s=ended_at - began_at,
             ended_at=ended_at,
         )
+
+    def _end_stale(self, entry: Entry, reason: str) -> Event | None:
+        with self._changed:
+            self._books.drop_stale(entry, reason)
+            self._demand_changed()
+            self._changed.notify_all()
+        return StageStale(entry.key, reason) if entry.was_stale else None
 
     def _end_badly(self, entry: Entry, failure: ForebayError) -> Event:
         reason = printable(repr(failure))

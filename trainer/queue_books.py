@@ -140,6 +140,16 @@ class QueueBooks:
         del self._entries[entry.key]
         self._end(entry, cause, reason)
 
+    def drop_stale(self, entry: Entry, reason: str) -> None:
+        """Drops an entry whose first transfer has not begun, or does not because it is stale."""
+        if entry.state is not EntryState.ABANDONED:
+            entry.was_stale = True
+            self.drop(entry, "stale", reason)
+        if entry.state is EntryState.ABANDONED:
+            # Its transfer was to begin.
+            self.room.move(entry, EntryEvent.FAIL)
+            entry.origin.ended(entry.drop_reason)
+
     def reset(self) -> list[Entry]:
         """Drops all that is queued and starts the counts anew; returns what was dropped."""
         dropped = list(self._entries.values())

@@ -51,8 +51,10 @@ class QueueParts:
         self.closed = False
 
     def __repr__(self) -> str:
+        # A queue does not care for `off`; an engine that does says so itself.
+        mode = "" if self.mode is StageMode.OFF else f"{self.mode}, "
         with self.changed:
-            return f"StagingQueue({self.mode}, {self.books!r}, {self.promoter!r})"
+            return f"StagingQueue({mode}{self.books!r}, {self.promoter!r})"
 
     def open_feed(self) -> None:
         """Begins to be fed."""

@@ -9,7 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from forebay.shm import default_endpoint
-from forebay.wire import GIB, MIB, SettingError, check_settings, read_variables, setting, settings_from
+from forebay.wire import (
+    GIB,
+    MIB,
+    DataProtection,
+    SettingError,
+    check_endpoint,
+    check_exposure,
+    check_settings,
+    is_exposed,
+    read_variables,
+    setting,
+    settings_from,
+)
 
 
 class StageMode(enum.StrEnum):
@@ -72,15 +84,42 @@ class TrainerSettings:
         variable="FOREBAY_WORKER_MAX_CONNECTIONS",
     )
     worker_drain_s: float = setting(60.0, "seconds that calls may take to finish once it is to stop", 0, 86_400)
+    key_file: str = setting("", "the worker's secret key file, for tcp endpoints; empty = no keys")
+    authorised_file: str = setting("", "TOML file of the clients that may enter, with keys and rights")
+    data_protection: str = setting(
+        DataProtection.ENCRYPTED.value,
+        "how keys guard the worker's data endpoint",
+        choices=(DataProtection.ENCRYPTED.value, DataProtection.AUTHENTICATED.value),
+    )
+    insecure: bool = setting(False, "let everybody in who reaches a tcp endpoint of the worker without keys")
+    group: str = setting("", "group that may use the worker's ipc endpoints too; empty = this user alone")
 
     def __post_init__(self) -> None:
         check_settings(self)
+        check_endpoint("worker_endpoint", self.worker_endpoint)
+        check_endpoint("worker_data_endpoint", self.worker_data_endpoint)
+        check_exposure(self._endpoints, key_file=self.key_file, insecure=self.insecure)
         if self.worker_endpoint.startswith("tcp:") and self.worker_data_endpoint.startswith("ipc:"):
             raise SettingError(
                 "setting worker_data_endpoint",
                 got=self.worker_data_endpoint,
                 limit="a tcp address, as worker_endpoint is one: other hosts cannot dial a socket of this one",
             )
+
+    @property
+    def _endpoints(self) -> dict[str, str]:
+        return {"worker_endpoint": self.worker_endpoint, "worker_data_endpoint": self.worker_data_endpoint}
+
+    @property
+    def protection_of_data(self) -> DataProtection:
+        """What guards the data endpoint: `data_protection` where there are keys and it is a tcp address."""
+        has_keys = bool(self.key_file) and self.worker_data_endpoint.startswith("tcp:")
+        return DataProtection(self.data_protection) if has_keys else DataProtection.NONE
+
+    @property
+    def open_to_all(self) -> list[str]:
+        """Addresses at which everybody may enter who reaches them from another host."""
+        return [] if self.key_file else [address for address in self._endpoints.values() if is_exposed(address)]
 
     @property
     def mode(self) -> StageMode:

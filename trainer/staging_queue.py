@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from forebay.wire import UsageError, WaitTimeoutError, printable
+from forebay.wire import UsageError, WaitTimeoutError, check_name, printable
 
 from .batch import Batch
 from .entry import Entry, PromotionError
@@ -27,7 +27,6 @@ from .transfer import Transfer
 WAIT_S = 600.0
 """Seconds that a wait may take if nothing else is said: a transfer of 5 GB takes seconds, a compiler minutes."""
 _CLOSE_S = 60.0
-_MAX_KEY_BYTES = 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -312,16 +311,7 @@ class StagingQueue:
 def check_request(key: object, timeout_s: object) -> None:
     """Raises UsageError if a key is none that can be told to a daemon, or a timeout is none."""
     # A wrong key would end the conversation with a daemon, and NaN would wait for ever.
-    if key is not None and not (isinstance(key, str) and _is_key(key)):
-        remedy = "choose another key" if isinstance(key, str) else "use str(key)"
-        limit = f"Unicode text of 1 to {_MAX_KEY_BYTES} bytes"
-        raise UsageError("the key of a micro-batch", got=key, limit=limit, remedy=remedy)
+    if key is not None:
+        check_name("key of a micro-batch", key)
     if not isinstance(timeout_s, int | float) or not timeout_s >= 0:
         raise UsageError("a timeout", got=timeout_s, limit="0 s or more")
-
-
-def _is_key(key: str) -> bool:
-    try:
-        return 0 < len(key.encode()) <= _MAX_KEY_BYTES
-    except UnicodeEncodeError:
-        return False

@@ -30,8 +30,8 @@ class QueueStats:
         inline: Payloads that a step transferred itself, by cause: `keyless`, `missing`, `mismatch`, `rejected`.
         prepared: Payloads that were on the device already.
         drops: Entries that were dropped before any step had them, by cause: `replaced`, `rejected`; `mismatch`,
-            `superseded`, `prepared` where a step was given other bytes for their key; `pool_gone`. A reset
-            starts these counts anew as well.
+            `superseded`, `prepared` where a step was given other bytes for their key; `stale`; `pool_gone`. A
+            reset starts these counts anew as well.
     """
 
     queued: int

@@ -43,6 +43,7 @@ from .call_runner import CallRunner
 from .engine import StagedEngine
 from .inline_payloads import InlinePayloads
 from .quiet_log import tell
+from .worker_access import lacks_right, own_call
 from .worker_card import WorkerCard
 from .worker_methods import EngineMethods
 from .worker_sockets import WorkerSockets
@@ -149,6 +150,8 @@ class TrainerWorker:
             raise ClosedError("the worker is closed", remedy="make another one")
         self._has_served = True
         self._is_idle.clear()
+        for address in self.settings.open_to_all:
+            tell(logging.WARNING, "insecure endpoint=%s: everybody who reaches it may call its methods", address)
         tell(logging.INFO, "worker_ready endpoint=%s methods=%s", self.endpoint, ",".join(self._runner.methods))
         try:
             self._serve()
@@ -199,11 +202,11 @@ class TrainerWorker:
         self._act()
 
     def _receive(self) -> None:
-        for sender, frames, too_many in self._sockets.control.received():
+        for routing, user, frames, too_many in self._sockets.control.received():
             for frame in frames:
-                self._hear_frame(sender, frame)
+                self._hear_frame(Address(routing, user), frame)
             if too_many:
-                self._refuse_unreadable(sender, too_many_frames(too_many))
+                self._refuse_unreadable(Address(routing, user), too_many_frames(too_many))
 
     def _hear_frame(self, sender: Address, frame: bytes) -> None:
         try:
@@ -211,7 +214,18 @@ class TrainerWorker:
         except ProtocolError as error:
             self._refuse_unreadable(sender, str(error))
         else:
-            self._hear(sender, request)
+            self._admit(sender, request)
+
+    def _admit(self, sender: Address, request: CallRequest) -> None:
+        """Hears a request if its client may make it."""
+        client = self._sockets.client_of(sender)
+        lacking = lacks_right(client, request)
+        if lacking:
+            self._books.counters["refused_not_allowed"] += 1
+            tell(logging.WARNING, "refuse code=not_allowed words=%s", lacking)
+            self._sockets.send(sender, Refused(id=request.id, code=RefusalCode.NOT_ALLOWED, words=lacking))
+        else:
+            self._hear(sender, own_call(client, request))
 
     def _refuse_unreadable(self, sender: Address, words: str) -> None:
         self._books.counters["refused_bad_request"] += 1

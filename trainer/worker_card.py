@@ -42,6 +42,7 @@ class WorkerCard:
         self.epoch = uuid.uuid4().hex
         self.limits = Limits(max_micro_batch_bytes=settings.inline_max_bytes, size_setting="inline_max_bytes")
         self._mode = str(settings.mode)
+        self._data_protection = settings.protection_of_data
         self._started_at = time.monotonic()
 
     def welcome(
@@ -59,6 +60,7 @@ class WorkerCard:
             peer=self.peer,
             data_endpoint=data_endpoint,
             limits=self.limits,
+            data_protection=self._data_protection,
             mode=self._mode,
             is_fed=is_fed,
             methods=tuple(methods),
@@ -78,5 +80,5 @@ class WorkerCard:
             failure=printable(engine.failure),
             draining=books.draining,
             calls=tuple(call.status(now) for call in books.unfinished),
-            counters=dict(books.counters + books.incoming.faults),
+            counters=dict(books.counters + books.incoming.faults()),
         )

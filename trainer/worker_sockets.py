@@ -7,8 +7,28 @@ import time
 
 import zmq
 
-from forebay.sockets import BulkReceiver, Endpoint, Mailbox, control_frame_limit, fitting_connections
-from forebay.wire import Arrivals, Goodbye, Limits, LocalError, Message, Peer, encode_message
+from forebay.shm import group_id
+from forebay.sockets import (
+    BulkReceiver,
+    Endpoint,
+    Gate,
+    Mailbox,
+    control_frame_limit,
+    fitting_connections,
+    load_server_keys,
+)
+from forebay.wire import (
+    TRUSTED,
+    Arrivals,
+    Client,
+    DataProtection,
+    Goodbye,
+    Limits,
+    LocalError,
+    Message,
+    Peer,
+    encode_message,
+)
 
 from .call_books import CallBooks
 from .call_record import Address
@@ -40,7 +60,7 @@ class WorkerSockets:
     Raises:
         HeldError: Another process has an address.
         HostError: An address cannot be had.
-        SettingError: An address is none.
+        SettingError: An address is none, or a key, the authorised clients or the group cannot be used.
     """
 
     def __init__(
@@ -56,10 +76,14 @@ class WorkerSockets:
         self._books = books
         self._mailbox = mailbox
         self._peers: dict[Address, None] = {}
+        self._keys = keys = load_server_keys(settings.key_file, settings.authorised_file)
+        gid = group_id(settings.group)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         with contextlib.ExitStack() as undo:
             undo.callback(self._context.term)
             max_connections = fitting_connections(settings.max_connections, setting="max_connections", endpoints=2)
+            self._gate = None if keys is None else Gate(self._context, keys)
+            undo.callback(self._close_gate)
             self.control = Endpoint(
                 self._context,
                 zmq.ROUTER,
@@ -68,6 +92,8 @@ class WorkerSockets:
                 peer=me,
                 max_frame_bytes=control_frame_limit(_PARTS_OF_A_CALL * limits.max_manifest_bytes),
                 max_connections=max_connections,
+                keys=keys,
+                gid=gid,
             )
             undo.callback(self.control.close, linger_ms=0)
             self.data = BulkReceiver(
@@ -81,6 +107,8 @@ class WorkerSockets:
                 complete=self._complete,
                 failed=self._failed,
                 max_connections=max_connections,
+                keys=keys if settings.data_protection == DataProtection.ENCRYPTED else None,
+                gid=gid,
             )
             undo.pop_all()
 
@@ -99,8 +127,16 @@ class WorkerSockets:
 
     def send(self, to: Address, message: Message) -> None:
         """Sends a message, if its receiver takes it now: whoever is gone asks again when it is back."""
+        if not self.control.is_still(to.routing, to.user):
+            return
         with contextlib.suppress(zmq.ZMQError):
-            self.control.socket.send_multipart([to, encode_message(message)], zmq.NOBLOCK)
+            self.control.socket.send_multipart([to.routing, encode_message(message)], zmq.NOBLOCK)
+
+    def client_of(self, peer: Address) -> Client:
+        """Returns who is behind a connection, and what they may do."""
+        if self._keys is None or not self.control.is_guarded:
+            return TRUSTED
+        return self._keys.authorised.client_of(peer.user)
 
     def knows(self, peer: Address) -> None:
         """Notes a peer, to say goodbye to in the end."""
@@ -114,4 +150,9 @@ class WorkerSockets:
             self.send(peer, Goodbye(kept=False))
         self.data.close()
         self.control.close(linger_ms=_LINGER_MS)
+        self._close_gate()
         self._context.term()
+
+    def _close_gate(self) -> None:
+        if self._gate is not None:
+            self._gate.close()

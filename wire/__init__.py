@@ -1,5 +1,16 @@
 """What travels between the processes, and what a setting is. No sockets, no memory, no files, no clock."""
 
+from .access import (
+    STRANGER,
+    TRUSTED,
+    Client,
+    DataProtection,
+    Right,
+    check_exposure,
+    is_exposed,
+    is_public_key,
+    read_clients,
+)
 from .arrivals import Arrivals, ChunkFault, Incoming
 from .calls import (
     Call,
@@ -26,6 +37,8 @@ from .codec import decode as decode_chunk
 from .codec import encode as encode_chunk
 from .control import (
     Abandon,
+    Advance,
+    Advanced,
     Await,
     ControlReply,
     ControlRequest,
@@ -59,6 +72,7 @@ from .errors import (
     RemoteError,
     SettingError,
     ShmFullError,
+    StaleError,
     TreeError,
     UsageError,
     VersionMismatchError,
@@ -77,20 +91,35 @@ from .lending import (
     Lend,
     PoolFound,
     Promoted,
+    Stale,
     TrainerReply,
     TrainerRequest,
     Want,
     decode_trainer_reply,
     decode_trainer_request,
 )
-from .limits import GIB, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS, MAX_CHUNK_BYTES, MAX_FRAMES, MIB, UNLIMITED, Limits
+from .limits import (
+    CONNECT_TIMEOUT_MS,
+    CONTROL_HEARTBEAT_TIMEOUT_MS,
+    GIB,
+    HEARTBEAT_MS,
+    HEARTBEAT_TIMEOUT_MS,
+    MAX_CHUNK_BYTES,
+    MAX_FRAMES,
+    MAX_KEY_BYTES,
+    MIB,
+    UNLIMITED,
+    Limits,
+)
 from .log_limit import LogLimit
 from .manifest import BodyLayout, LeafSpec, Manifest, decode_manifest, describe
 from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
+from .names import check_name
 from .packed import PackedTree, pack, unpack
 from .registry import RecordType, TreeRegistry, default_registry, register_type
 from .settings import (
     Setting,
+    check_endpoint,
     check_settings,
     parse_settings,
     read_variables,
@@ -114,6 +143,8 @@ __all__ = [
     "BITSHUFFLE_LZ4",
     "CHUNK_HEADER_BYTES",
     "CODECS",
+    "CONNECT_TIMEOUT_MS",
+    "CONTROL_HEARTBEAT_TIMEOUT_MS",
     "DTYPES",
     "GIB",
     "GONE",
@@ -122,14 +153,19 @@ __all__ = [
     "LEAF_ALIGNMENT",
     "MAX_CHUNK_BYTES",
     "MAX_FRAMES",
+    "MAX_KEY_BYTES",
     "MIB",
     "MICRO_BATCH_TRANSITIONS",
     "PROTOCOL_VERSION",
     "RAW",
     "REFUSAL_MEANINGS",
     "SHUFFLE_LZ4",
+    "STRANGER",
+    "TRUSTED",
     "UNLIMITED",
     "Abandon",
+    "Advance",
+    "Advanced",
     "Array",
     "Arrivals",
     "Attach",
@@ -147,9 +183,11 @@ __all__ = [
     "CancelCall",
     "ChunkFault",
     "ChunkHeader",
+    "Client",
     "ClosedError",
     "ControlReply",
     "ControlRequest",
+    "DataProtection",
     "Detach",
     "Done",
     "FindPool",
@@ -193,6 +231,7 @@ __all__ = [
     "RemoteError",
     "Reset",
     "Returned",
+    "Right",
     "Setting",
     "SettingError",
     "ShmFullError",
@@ -200,6 +239,8 @@ __all__ = [
     "Span",
     "SpanTable",
     "Staged",
+    "Stale",
+    "StaleError",
     "Status",
     "StepTimes",
     "TrainerReply",
@@ -215,6 +256,9 @@ __all__ = [
     "WorkerState",
     "WorkerStatus",
     "WorkerWelcome",
+    "check_endpoint",
+    "check_exposure",
+    "check_name",
     "check_settings",
     "chunk_checksum",
     "cut_spans",
@@ -233,10 +277,13 @@ __all__ = [
     "encode_chunk",
     "encode_message",
     "flatten",
+    "is_exposed",
+    "is_public_key",
     "pack",
     "parse_settings",
     "place_leaves",
     "printable",
+    "read_clients",
     "read_variables",
     "register_type",
     "setting",

@@ -25,6 +25,7 @@ class ChunkFault(enum.StrEnum):
     REPEATED = "chunk_repeated"
     WRONG_LENGTH = "chunk_wrong_length"
     WRONG_CODEC = "chunk_wrong_codec"
+    DAMAGED = "chunk_damaged"
     WRONG_CHECKSUM = "chunk_wrong_checksum"
 
 
@@ -141,13 +142,10 @@ class Incoming:
 
     Whoever receives a chunk claims its span, writes, and settles. Whoever decides closes what is over; memory that
     is to be used again must then wait until nobody writes to it any more.
-
-    Attributes:
-        faults: How many chunks were thrown away, by reason.
     """
 
     def __init__(self) -> None:
-        self.faults: Counter[str] = Counter()
+        self._faults: Counter[str] = Counter()
         self._open: dict[int, Arrivals] = {}
         self._settled = threading.Condition()
 
@@ -191,7 +189,12 @@ class Incoming:
     def throw_away(self, fault: ChunkFault) -> None:
         """Counts a chunk whose bytes were not used."""
         with self._settled:
-            self.faults[fault] += 1
+            self._faults[fault] += 1
+
+    def faults(self) -> Counter[str]:
+        """Returns how many chunks were thrown away, by reason."""
+        with self._settled:
+            return self._faults.copy()
 
     def wait_until_left(self, arrivals: Arrivals, timeout_s: float) -> bool:
         """Waits until nobody writes to what was closed; returns whether that is so now."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numcodecs import blosc
 
-from .errors import ProtocolError
+from .errors import LocalError, ProtocolError
 
 RAW: Final = "raw"
 SHUFFLE_LZ4: Final = "shuffle-lz4"
@@ -28,6 +28,12 @@ _LEVEL: Final = 5
 _FRAME_HEAD: Final = struct.Struct("<4BIII")
 """Blosc's own header: versions, flags, item size; decoded bytes, block bytes, encoded bytes."""
 
+_COMPRESSOR_SHIFT: Final = 5
+_LZ4_FORMAT: Final = 1
+_UNSPLIT_FLAG: Final = 0x10
+_SHUFFLE_FLAGS: Final = {SHUFFLE_LZ4: 0x1, BITSHUFFLE_LZ4: 0x4}
+"""In the header's flags; neither is set for items of one byte."""
+
 
 def encode(codec: str, data: memoryview, itemsize: int) -> bytes | None:
     """Encodes a chunk; gives the interpreter lock up meanwhile.
@@ -39,25 +45,35 @@ def encode(codec: str, data: memoryview, itemsize: int) -> bytes | None:
 
     Returns:
         The encoded bytes, or None if they would not be fewer.
+
+    Raises:
+        LocalError: The library cannot.
     """
-    encoded: bytes = blosc.compress(data, b"lz4", _LEVEL, _SHUFFLES[codec], blosc.AUTOBLOCKS, itemsize)
+    try:
+        encoded: bytes = blosc.compress(data, b"lz4", _LEVEL, _SHUFFLES[codec], blosc.AUTOBLOCKS, itemsize)
+    except (RuntimeError, ValueError) as error:
+        raise LocalError(f"a chunk of {len(data)} bytes cannot be encoded ({codec}): {error}") from error
     return encoded if len(encoded) < len(data) else None
 
 
-def decode(frame: Any, target: memoryview) -> None:
+def decode(codec: str, frame: Any, target: memoryview) -> None:
     """Decodes a chunk into its place; gives the interpreter lock up meanwhile.
 
     Args:
+        codec: From `CODECS`, not raw; a frame that was made by anything else is not looked into.
         frame: From `encode`, on whatever side; a buffer. Nothing is written where it declares other sizes.
         target: Exactly the chunk's place.
 
     Raises:
-        ProtocolError: It is damaged, or declares other sizes; what the target holds then is undefined.
+        ProtocolError: It is damaged, or declares another codec or other sizes; what the target holds then is
+            undefined.
     """
     view = memoryview(frame)
     if view.nbytes < _FRAME_HEAD.size:
         raise ProtocolError("an encoded chunk is too short", got=view.nbytes, limit=_FRAME_HEAD.size)
-    *_, decoded_bytes, _block_bytes, encoded_bytes = _FRAME_HEAD.unpack_from(view)
+    _, _, flags, _, decoded_bytes, _block_bytes, encoded_bytes = _FRAME_HEAD.unpack_from(view)
+    if flags & ~(_SHUFFLE_FLAGS[codec] | _UNSPLIT_FLAG) != _LZ4_FORMAT << _COMPRESSOR_SHIFT:
+        raise ProtocolError("an encoded chunk declares another codec than it should have", got=flags, limit=codec)
     if (decoded_bytes, encoded_bytes) != (target.nbytes, view.nbytes):
         raise ProtocolError(
             "an encoded chunk declares other sizes than it has",

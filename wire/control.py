@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from .access import DataProtection
 from .limits import Limits
 from .message import Goodbye, Message, Peer, Refused, decode_with
 from .states import MicroBatchState
@@ -29,6 +30,9 @@ class Offer(Message, frozen=True):
         wait_s: Seconds to wait for a slot before the daemon refuses.
         body: All of a small micro-batch's body: it is published without a grant. Empty for none.
         checksum: Of the body, as a chunk's at offset 0; a body that does not fit it is sent as chunks instead.
+        policy_version: Of the policy that it was made with; None if nobody says.
+        expires_s: Age in seconds from which on it is stale; None for never.
+        age_s: Seconds since the stage call began, when this message was sent; each repeat says it anew.
     """
 
     queue: str
@@ -38,6 +42,9 @@ class Offer(Message, frozen=True):
     wait_s: float
     body: bytes = b""
     checksum: int = 0
+    policy_version: int | None = None
+    expires_s: float | None = None
+    age_s: float = 0.0
 
 
 class Abandon(Message, frozen=True):
@@ -62,16 +69,27 @@ class Reset(Message, frozen=True):
     queue: str
 
 
+class Advance(Message, frozen=True):
+    """Tells a queue the trainer's policy version; answered by `Advanced`. A smaller one than it knows is no news.
+
+    What is too many versions behind from then on is dropped, unless it is on the device already.
+    """
+
+    queue: str
+    policy_version: int
+
+
 class GetStatus(Message, frozen=True):
     """Asks for a `Status`."""
 
 
-class Welcome(Message, frozen=True):
+class Welcome(Message, frozen=True, kw_only=True):
     """Answers `Hello`.
 
     Attributes:
         epoch: Names this run of the daemon; it changes when the daemon restarts.
         data_endpoint: Where chunks go; a wildcard host stands for the host that the client dialled.
+        data_protection: What guards it; a client with keys uses them there only if it is encrypted.
     """
 
     version: int
@@ -80,6 +98,7 @@ class Welcome(Message, frozen=True):
     peer: Peer
     data_endpoint: str
     limits: Limits
+    data_protection: DataProtection = DataProtection.NONE
 
 
 class Granted(Message, frozen=True):
@@ -118,10 +137,15 @@ class Reached(Message, frozen=True):
 
 
 class Gone(Message, frozen=True):
-    """A key will never reach the awaited state."""
+    """A key will never reach the awaited state.
+
+    Attributes:
+        stale: Whether it was dropped because it was stale, so that its bytes should go no other way either.
+    """
 
     state: MicroBatchState
     reason: str
+    stale: bool = False
 
 
 class WasReset(Message, frozen=True):
@@ -130,8 +154,17 @@ class WasReset(Message, frozen=True):
     dropped: int
 
 
+class Advanced(Message, frozen=True):
+    """The greatest policy version that a queue was told."""
+
+    policy_version: int
+
+
 class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One slot as the inspector shows it; ages in seconds."""
+    """One slot as the inspector shows it; `age_s` in its state, `offered_s` since the stage call began.
+
+    `stale_in_s` is None for what is never stale by its age.
+    """
 
     index: int
     generation: int
@@ -143,17 +176,21 @@ class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
     received_bytes: int = 0
     expected_bytes: int = 0
     age_s: float = 0.0
+    offered_s: float = 0.0
+    policy_version: int | None = None
+    stale_in_s: float | None = None
     holder: Peer | None = None
 
 
 class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue: its READY keys in order, its trainer, and what the trainer has on its device."""
+    """One queue: its READY keys in order, its trainer, what that has on its device, and its policy version."""
 
     name: str
     ready: tuple[str, ...]
     on_device: tuple[str, ...]
     trainer: Peer | None
     trainer_since_s: float
+    policy_version: int | None = None
 
 
 class Status(Message, frozen=True):
@@ -171,8 +208,8 @@ class Status(Message, frozen=True):
     counters: dict[str, int]
 
 
-ControlRequest = Hello | Offer | Abandon | Await | Reset | GetStatus
-ControlReply = Welcome | Granted | Staged | Refused | Reached | Gone | WasReset | Status | Goodbye
+ControlRequest = Hello | Offer | Abandon | Await | Reset | Advance | GetStatus
+ControlReply = Welcome | Granted | Staged | Refused | Reached | Gone | WasReset | Advanced | Status | Goodbye
 
 _REQUESTS = msgspec.msgpack.Decoder(ControlRequest)
 _REPLIES = msgspec.msgpack.Decoder(ControlReply)

@@ -72,7 +72,7 @@ class ForebayError(Exception):
         self.remedy = remedy
         parts = [what]
         if got is not None:
-            parts.append(f"got {printable(got)}")
+            parts.append(f"got {printable(got) or 'an empty text'}")
         if limit is not None:
             parts.append(f"limit {printable(limit)}")
         if remedy is not None:
@@ -138,6 +138,10 @@ class MicroBatchGoneError(RemoteError):
 
     def __reduce__(self) -> tuple[type[MicroBatchGoneError], tuple[str, str, str]]:
         return type(self), (self.key, self.state, self.reason)
+
+
+class StaleError(MicroBatchGoneError):
+    """A micro-batch was dropped because it was stale: its bytes should go no other way either."""
 
 
 class LocalError(ForebayError):

@@ -62,8 +62,9 @@ class Finished(Message, frozen=True):
     Attributes:
         attempt: The stage call that it came by, for a daemon that was restarted since.
         slot: The slot, if the trainer still holds it, else -1.
-        generation: That slot's generation.
+        generation: That of the slot which it was lent in; 0 if that was in another pool.
         reason: Empty if consumed, else why it was dropped.
+        stale: Whether that was because it was stale.
     """
 
     holder: str
@@ -72,6 +73,7 @@ class Finished(Message, frozen=True):
     slot: int = -1
     generation: int = 0
     reason: str = ""
+    stale: bool = False
 
 
 class Detach(Message, frozen=True):
@@ -105,6 +107,7 @@ class Lend(Message, frozen=True):
         key: The micro-batch's key.
         file_bytes: The slot file's size now; an older, smaller mapping must be renewed.
         on_credit: Whether it counts towards `Want.credit_total`; a wanted key and a repeated lend do not.
+        expires_s: Seconds in which its transfer may begin; None for any number.
     """
 
     slot: int
@@ -112,14 +115,34 @@ class Lend(Message, frozen=True):
     key: str
     file_bytes: int
     on_credit: bool
+    expires_s: float | None = None
+
+
+class Stale(Message, frozen=True):
+    """What was lent is stale by now: it is dropped, unless its transfer to the device has begun.
+
+    Attributes:
+        slot: The slot.
+        generation: That slot's generation.
+        reason: Why it is stale.
+    """
+
+    slot: int
+    generation: int
+    reason: str
 
 
 class KeyGone(Message, frozen=True):
-    """A wanted key will never come."""
+    """A wanted key will never come.
+
+    Attributes:
+        stale: Whether it was dropped because it was stale.
+    """
 
     key: str
     state: MicroBatchState
     reason: str
+    stale: bool = False
 
 
 class Done(Message, frozen=True):
@@ -127,7 +150,7 @@ class Done(Message, frozen=True):
 
 
 TrainerRequest = FindPool | Attach | Want | Promoted | Finished | Detach
-TrainerReply = PoolFound | Attached | Lend | KeyGone | Refused | Done | Goodbye
+TrainerReply = PoolFound | Attached | Lend | Stale | KeyGone | Refused | Done | Goodbye
 
 _REQUESTS = msgspec.msgpack.Decoder(TrainerRequest)
 _REPLIES = msgspec.msgpack.Decoder(TrainerReply)

@@ -12,12 +12,21 @@ MAX_CHUNK_BYTES = 64 * MIB
 
 MAX_FRAMES = 1024
 """Control messages that may travel as the frames of one message of ZeroMQ's; those who have more send several."""
+MAX_KEY_BYTES = 256
+"""UTF-8 bytes of a key or of a queue's name."""
 
 HEARTBEAT_MS = 5_000
-"""ZeroMQ's own heartbeat, on every socket: how a peer that vanished without a word is noticed."""
+"""ZeroMQ's own heartbeat, sent by whoever connects: how a peer that vanished without a word is noticed."""
 
 HEARTBEAT_TIMEOUT_MS = 30_000
 """Silence after which ZeroMQ gives a connection up; it makes a new one by itself."""
+
+CONTROL_HEARTBEAT_TIMEOUT_MS = 10_000
+"""The same where a client waits for answers: it tries a new connection before it takes a silent server to be gone.
+Not where bulk data goes: on a slow link a heartbeat waits behind megabytes."""
+
+CONNECT_TIMEOUT_MS = 3_000
+"""After which an attempt to connect begins anew; the kernel would repeat its own ever more rarely."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +47,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_depth: int = 32
     max_manifest_bytes: int = MIB
     max_micro_batch_bytes: int = 8 * GIB
-    max_key_bytes: int = 256
+    max_key_bytes: int = MAX_KEY_BYTES
     chunk_bytes: int = MIB
     max_eager_bytes: int = 0
     size_setting: str = "slot_max_bytes"

@@ -13,7 +13,7 @@ import msgspec
 from .errors import ProtocolError, printable
 from .states import RefusalCode
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Grows whenever an older peer could misread a newer one."""
 
 M = TypeVar("M")

@@ -45,6 +45,10 @@ class TreeRegistry:
     def __repr__(self) -> str:
         return f"TreeRegistry({', '.join(sorted(self._by_name))})"
 
+    @property
+    def _known(self) -> str:
+        return f"registered classes ({', '.join(sorted(self._by_name)) or 'none yet'})"
+
     def register(self, cls: T, *, name: str | None = None) -> T:
         """Registers a class; usable as a decorator.
 
@@ -84,8 +88,8 @@ class TreeRegistry:
             raise TreeError(
                 f"{path} is of a class that is not registered",
                 got=f"{cls.__module__}.{cls.__qualname__}",
-                limit=f"dict, list, tuple, static values and {self!r}",
-                remedy="call forebay.register_type(cls) on both sides, or convert it with numpy.asarray",
+                limit=f"dict, list, tuple, numpy arrays, static values and {self._known}",
+                remedy=_way_to_send(cls),
             ) from None
 
     def of_name(self, name: str, fields: tuple[str, ...], path: str) -> RecordType:
@@ -99,7 +103,7 @@ class TreeRegistry:
             raise TreeError(
                 f"{path} is of a class that is not registered here",
                 got=name,
-                limit=repr(self),
+                limit=self._known,
                 remedy="call forebay.register_type(cls) before attaching",
             )
         if record.fields != fields:
@@ -113,14 +117,30 @@ class TreeRegistry:
 
 
 def _fields_of(cls: type) -> tuple[str, ...]:
+    if not _is_record(cls):
+        raise UsageError(
+            "only dataclasses and namedtuples can be registered", got=cls, remedy="make it one, or use a dict"
+        )
     if dataclasses.is_dataclass(cls):
         return tuple(field.name for field in dataclasses.fields(cls))
-    names = getattr(cls, "_fields", None)
-    if issubclass(cls, tuple) and isinstance(names, tuple):
-        return names
-    raise UsageError(
-        "only dataclasses and namedtuples can be registered", got=cls, remedy="make it one, or use a dict"
+    names: tuple[str, ...] = cls._fields  # type: ignore[attr-defined]
+    return names
+
+
+def _is_record(cls: type) -> bool:
+    return dataclasses.is_dataclass(cls) or (
+        issubclass(cls, tuple) and isinstance(getattr(cls, "_fields", None), tuple)
     )
+
+
+def _way_to_send(cls: type) -> str:
+    if _is_record(cls):
+        return "call forebay.register_type(cls) on both sides"
+    if hasattr(cls, "__array__"):
+        return "convert it with numpy.asarray"
+    if issubclass(cls, bytes | bytearray | memoryview):
+        return "pass numpy.frombuffer(value, numpy.uint8)"
+    return "convert it to one of these"
 
 
 default_registry = TreeRegistry()

@@ -171,6 +171,20 @@ def check_settings(settings: DataclassInstance) -> None:
         _check(field, getattr(settings, field.name))
 
 
+def check_endpoint(name: str, address: str) -> None:
+    """Checks that an address is one that a socket can have.
+
+    Args:
+        name: Of the setting that holds it.
+        address: What it holds.
+
+    Raises:
+        SettingError: It is neither ipc nor tcp.
+    """
+    if not address.startswith(("ipc://", "tcp://")):
+        raise SettingError(f"setting {name}", got=address, limit="an ipc:// or tcp:// address")
+
+
 def _check(field: dataclasses.Field[Any], value: Any) -> None:
     known = setting_of(field)
     wanted, types, _ = _KINDS[str(field.type)]
@@ -180,5 +194,7 @@ def _check(field: dataclasses.Field[Any], value: Any) -> None:
         limit = known.limit
     else:
         return
-    name = f"{field.name} ({known.variable})" if known.variable else field.name
+    # An empty text comes from a variable that is set to nothing, mostly; nobody would look for it there.
+    is_named = known.variable or value == ""
+    name = f"{field.name} ({variable_of(field)})" if is_named else field.name
     raise SettingError(f"setting {name}", got="None" if value is None else value, limit=limit)

@@ -58,6 +58,7 @@ class RefusalCode(enum.StrEnum):
     NO_SLOT = "no_slot"
     SHM_FULL = "shm_full"
     TOO_MANY_OFFERS = "too_many_offers"
+    STALE = "stale"
     DRAINING = "draining"
     CONSUMED = "consumed"
     IN_USE = "in_use"
@@ -73,6 +74,7 @@ class RefusalCode(enum.StrEnum):
     FORGOTTEN = "forgotten"
     INLINE_FULL = "inline_full"
     TOO_MANY_CALLS = "too_many_calls"
+    NOT_ALLOWED = "not_allowed"
 
 
 REFUSAL_MEANINGS: dict[RefusalCode, str] = {
@@ -84,6 +86,7 @@ REFUSAL_MEANINGS: dict[RefusalCode, str] = {
     RefusalCode.NO_SLOT: "no slot became free within the time that the offer would wait",
     RefusalCode.SHM_FULL: "shared memory has no room for the slot to grow",
     RefusalCode.TOO_MANY_OFFERS: "too many offers wait for a slot already",
+    RefusalCode.STALE: "the micro-batch is older, or its policy more versions behind, than it or its queue may be",
     RefusalCode.DRAINING: "the daemon, or the worker, is shutting down",
     RefusalCode.CONSUMED: "the key was trained already and is never trained again",
     RefusalCode.IN_USE: "the trainer holds this key now, so it cannot be replaced",
@@ -99,5 +102,6 @@ REFUSAL_MEANINGS: dict[RefusalCode, str] = {
     RefusalCode.FORGOTTEN: "the call is over, and its answer is no longer kept",
     RefusalCode.INLINE_FULL: "the payloads that are on their way to the worker take all the memory that they may",
     RefusalCode.TOO_MANY_CALLS: "too many calls wait for the worker, or run there, already",
+    RefusalCode.NOT_ALLOWED: "the client's key is not authorised, or lacks the right that the words name",
 }
 """What each code means; the reference in the docs is made from it."""

@@ -12,10 +12,13 @@ from .ingest import ingest
 from .overlap import overlap
 from .queue import queue
 from .small import small
+from .soak import soak
 
 __all__ = ["bench"]
 
-bench = typer.Typer(help="Measure. Progress goes to standard error.", no_args_is_help=True, rich_markup_mode=None)
-for _command in (queue, overlap, ingest, codecs, handoff, small, idle):
+bench = typer.Typer(
+    help="Run benchmarks; progress goes to standard error.", no_args_is_help=True, rich_markup_mode=None
+)
+for _command in (queue, overlap, ingest, codecs, handoff, small, idle, soak):
     bench.command(_command.__name__)(_command)
 bench.command("all")(all_benchmarks)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from forebay.benchmarks.goals import GOALS
 
+from ..needs import need_jax
 from .shared import Json, interruptible, tell
 
 
@@ -17,11 +18,17 @@ def all_benchmarks(
     only: Annotated[list[str] | None, typer.Option(help="run just these; may be repeated")] = None,
     json: Json = False,
 ) -> None:
-    """Ingest, codecs, handoff, small and idle, one after another; a few minutes."""
-    from forebay.benchmarks.all_bench import BENCHMARKS, run
+    """All of the data's way, one after another; some minutes.
 
+    That is ingest, codecs, handoff, small and idle.
+    """
+    from forebay.benchmarks.all_bench import BENCHMARKS, WITH_TRAINER, run
+
+    names = tuple(only or BENCHMARKS)
+    if not WITH_TRAINER.isdisjoint(names):
+        need_jax("bench all")
     with interruptible():
-        results = run(tuple(only) if only else tuple(BENCHMARKS))
+        results = run(names)
     tell(results, json, _print_table)
 
 

@@ -20,7 +20,7 @@ def codecs(
     codec: Annotated[str, typer.Option(help="auto, or one for all arrays")] = "auto",
     json: Json = False,
 ) -> None:
-    """Codecs: bytes of expert ids on the wire, and arrays a second over a throttled one."""
+    """Bytes that codecs save, and arrays a second on a slow wire."""
     from forebay.benchmarks.codecs_bench import run
 
     settings = CodecsBenchSettings(payload_mib=payload_mib, rounds=rounds, wire_gb_s=wire_gb_s, codec=codec)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from forebay.benchmarks.handoff_result import HandoffBenchResult, HandoffBenchSettings
 
+from ..needs import need_jax
 from .shared import Json, interruptible, print_figures, tell
 
 
@@ -20,9 +21,10 @@ def handoff(
     large_count: Annotated[int, typer.Option(help="hand-overs of those")] = 40,
     json: Json = False,
 ) -> None:
-    """The hand-over: from a published micro-batch to numpy views in the trainer, for two sizes."""
+    """From a published micro-batch to views in the trainer."""
     from forebay.benchmarks.handoff_bench import run
 
+    need_jax("bench handoff")
     settings = HandoffBenchSettings(
         small_mib=small_mib, small_count=small_count, large_mib=large_mib, large_count=large_count
     )

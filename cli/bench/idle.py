@@ -9,6 +9,7 @@ from rich.console import Console
 
 from forebay.benchmarks.idle_result import IdleBenchResult, IdleBenchSettings
 
+from ..needs import need_jax
 from .shared import Json, interruptible, print_figures, tell
 
 
@@ -17,9 +18,10 @@ def idle(
     idle_s: Annotated[float, typer.Option(help="seconds that are measured")] = 10.0,
     json: Json = False,
 ) -> None:
-    """Idle processes: what orchestrator, daemon and trainer cost while nothing flows."""
+    """What the processes cost while nothing flows."""
     from forebay.benchmarks.idle_bench import run
 
+    need_jax("bench idle")
     settings = IdleBenchSettings(settle_s=settle_s, idle_s=idle_s)
     with interruptible():
         result = run(settings)

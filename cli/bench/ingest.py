@@ -36,7 +36,7 @@ def ingest(
     way: Annotated[list[str] | None, typer.Option(help=f"{', '.join(WAYS)}; default all")] = None,
     json: Json = False,
 ) -> None:
-    """Ingest: from the sender's memory into warm shared memory, beside other ways to do it."""
+    """Ways from a sender's memory into warm shared memory."""
     from forebay.benchmarks.ingest_bench import run
 
     given: dict[str, Any] = {"groups": tuple(group)} if group else {}

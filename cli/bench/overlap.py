@@ -10,6 +10,7 @@ from rich.table import Table
 
 from forebay.benchmarks.overlap_result import OverlapBenchResult, OverlapBenchSettings
 
+from ..needs import need_jax
 from .shared import WARM_MEMORY, Json, PayloadMib, Timeline, interruptible, print_timeline_file, tell
 
 
@@ -21,10 +22,14 @@ def overlap(
     timeline: Timeline = None,
     json: Json = False,
 ) -> None:
-    """The stage-ahead loop: inline, within the step and across its boundary, beside what a model allows."""
+    """The stage-ahead loop beside what a model allows.
+
+    Inline, within the step, and across its boundary, each on three wires.
+    """
     from forebay.benchmarks.overlap_bench import run
     from forebay.orchestrator_client.timeline import check_timeline
 
+    need_jax("bench overlap")
     given: dict[str, Any] = {"wires": tuple(wire)} if wire else {}
     settings = OverlapBenchSettings(payload_mib=payload_mib, compute_s=compute_s, steps=steps, **given)
     if timeline is not None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from forebay.benchmarks.queue_result import QueueBenchResult, QueueBenchSettings
 from forebay.wire import WaitTimeoutError
 
+from ..needs import need_jax
 from .shared import (
     EXIT_FAILED,
     WARM_MEMORY,
@@ -39,9 +40,10 @@ def queue(
     timeline: Timeline = None,
     json: Json = False,
 ) -> None:
-    """The trainer's staging queue: what it hides, and how much the device holds."""
+    """What the staging queue hides, and what the device holds."""
     from forebay.orchestrator_client.timeline import check_timeline
 
+    need_jax("bench queue")
     settings = QueueBenchSettings(
         payload_mib=payload_mib,
         micro_batches=micro_batches,

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from forebay.benchmarks.small_result import SmallBenchResult, SmallBenchSettings
 
+from ..needs import need_jax
 from .shared import Json, interruptible, print_figures, tell
 
 
@@ -21,9 +22,10 @@ def small(
     cap: Annotated[int, typer.Option(help="micro-batches ahead in the trainer; 0 = any number")] = 8,
     json: Json = False,
 ) -> None:
-    """Small micro-batches: how many a second go from their offer to being consumed, and what they cost."""
+    """Small micro-batches a second, offer to consumed."""
     from forebay.benchmarks.small_bench import run
 
+    need_jax("bench small")
     settings = SmallBenchSettings(
         payload_kib=payload_kib,
         micro_batches=micro_batches,

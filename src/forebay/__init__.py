@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         RemoteError,
         SettingError,
         ShmFullError,
+        StaleError,
         TreeError,
         TreeRegistry,
         UsageError,
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
 _ERRORS = (
     *("BrokenError", "ClosedError", "ForebayError", "HeldError", "HostError", "LocalError"),
     *("MicroBatchGoneError", "ProtocolError", "RefusedError", "RemoteError", "SettingError", "ShmFullError"),
-    *("TreeError", "UsageError", "VersionMismatchError", "WaitTimeoutError"),
+    *("StaleError", "TreeError", "UsageError", "VersionMismatchError", "WaitTimeoutError"),
 )
 _TRAINER = (
     *("AlreadyTrainedError", "TrainerWorker"),
@@ -126,6 +127,7 @@ __all__ = [
     "StagedEngine",
     "StagingClient",
     "StagingQueue",
+    "StaleError",
     "SteadyPace",
     "TrainStep",
     "Trained",

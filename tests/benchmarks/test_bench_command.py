@@ -8,7 +8,7 @@ import sys
 import pytest
 
 PEERS = ("--group", "peers")
-COMMANDS = ("queue", "overlap", "ingest", "handoff", "small", "idle")
+COMMANDS = ("queue", "overlap", "ingest", "handoff", "small", "idle", "soak")
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -28,15 +28,17 @@ from forebay.daemon.actions import (
     WatchHolder,
     WriteBody,
     WriteLoan,
+    WriteOutcome,
     WriteState,
 )
 from forebay.daemon.book import LedgerSettings
 from forebay.daemon.ledger import Ledger
 from forebay.daemon.micro_batch import FoundSlot
-from forebay.shm import Envelope, Slot, SlotState, SlotTable
+from forebay.shm import Envelope, Outcome, Slot, SlotState, SlotTable
 from forebay.wire import (
     PROTOCOL_VERSION,
     Abandon,
+    Advance,
     Attach,
     Await,
     ChunkFault,
@@ -119,6 +121,7 @@ class Driver:
         self.watched: list[str] = []
         self.forgotten: list[str] = []
         self.logs: list[Log] = []
+        self.journal: list[Outcome] = []
         self._inboxes: dict[Address, list[Message]] = collections.defaultdict(list)
         self._ids = itertools.count(1)
         self._epochs = itertools.count(1)
@@ -166,7 +169,7 @@ class Driver:
                 )
         self.slots = SlotTable(list(self.slots))
         self._new_ledger()
-        self.perform(self.ledger.adopt(found, self.now))
+        self.perform(self.ledger.adopt(found, self.journal, self.now))
 
     # The executor.
 
@@ -188,7 +191,7 @@ class Driver:
         match action:
             case Reply(to=to, message=message):
                 self._inboxes[to].append(message)
-            case WriteLoan() | WriteBody() | WriteState():
+            case WriteLoan() | WriteBody() | WriteState() | WriteOutcome():
                 self._write(action)
             case ReserveSlot():
                 assert action.slot not in self.growing
@@ -202,7 +205,10 @@ class Driver:
             case Log():
                 self.logs.append(action)
 
-    def _write(self, action: WriteLoan | WriteBody | WriteState) -> None:
+    def _write(self, action: WriteLoan | WriteBody | WriteState | WriteOutcome) -> None:
+        if isinstance(action, WriteOutcome):
+            self.journal.append(action.outcome)
+            return
         header = self.headers[action.slot]
         match action:
             case WriteLoan():
@@ -340,6 +346,9 @@ class Sender:
         queue: str = "train",
         wait_s: float = 30.0,
         manifest: bytes | None = None,
+        version: int | None = None,
+        expires_s: float | None = None,
+        age_s: float = 0.0,
     ) -> list[Message]:
         """Offers; the attempt is by default the key's first one."""
         offer = Offer(
@@ -349,12 +358,17 @@ class Sender:
             attempt=attempt or f"{queue}/{key}/1",
             manifest=manifest_of(nbytes) if manifest is None else manifest,
             wait_s=wait_s,
+            policy_version=version,
+            expires_s=expires_s,
+            age_s=age_s,
         )
         return self.say(offer)
 
-    def grant(self, key: str, attempt: str = "", *, nbytes: int = 600, queue: str = "train") -> Granted:
+    def grant(
+        self, key: str, attempt: str = "", *, nbytes: int = 600, queue: str = "train", **freshness: Any
+    ) -> Granted:
         """Offers and is granted a slot at once."""
-        return only(self.offer(key, attempt, nbytes=nbytes, queue=queue), Granted)
+        return only(self.offer(key, attempt, nbytes=nbytes, queue=queue, **freshness), Granted)
 
     def fill(self, grant: Granted, *, nbytes: int = 600) -> Staged:
         """Sends every missing span and hears that the micro-batch is staged."""
@@ -362,9 +376,11 @@ class Sender:
             assert self._driver.chunk(header) is None
         return only(self.heard(), Staged)
 
-    def stage(self, key: str, attempt: str = "", *, nbytes: int = 600, queue: str = "train") -> Granted:
+    def stage(
+        self, key: str, attempt: str = "", *, nbytes: int = 600, queue: str = "train", **freshness: Any
+    ) -> Granted:
         """Offers, is granted a slot, fills it."""
-        grant = self.grant(key, attempt, nbytes=nbytes, queue=queue)
+        grant = self.grant(key, attempt, nbytes=nbytes, queue=queue, **freshness)
         self.fill(grant, nbytes=nbytes)
         return grant
 
@@ -381,6 +397,9 @@ class Sender:
         id: int = 0,  # noqa: A002
     ) -> list[Message]:
         return self.say(Await(id=id or self._driver.new_id(), queue=queue, key=key, until=until))
+
+    def advance(self, version: int, *, queue: str = "train") -> list[Message]:
+        return self.say(Advance(id=self._driver.new_id(), queue=queue, policy_version=version))
 
     def reset(self, queue: str = "train") -> list[Message]:
         return self.say(Reset(id=self._driver.new_id(), queue=queue))
@@ -460,16 +479,26 @@ class Trainer:
         )
 
     def finished(
-        self, key: str, *, attempt: str = "", lend: Lend | None = None, reason: str = ""
+        self,
+        key: str,
+        *,
+        attempt: str = "",
+        lend: Lend | None = None,
+        released: Lend | None = None,
+        reason: str = "",
+        stale: bool = False,
     ) -> list[Message]:
+        """Reports the end of what is still lent, or was released, or never came by a slot."""
+        came_by = lend or released
         finished = Finished(
             id=self._driver.new_id(),
             holder=self.holder,
             key=key,
             attempt=attempt,
             slot=lend.slot if lend else -1,
-            generation=lend.generation if lend else 0,
+            generation=came_by.generation if came_by else 0,
             reason=reason,
+            stale=stale,
         )
         return self.say(finished)
 

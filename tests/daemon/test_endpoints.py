@@ -191,6 +191,7 @@ def test_a_port_of_another_daemon_is_refused_with_that_daemons_pid(shm_dir: Path
     first = (
         settings_in(shm_dir, "first")
         | {"control_endpoint": f"tcp://{host}:*", "data_endpoint": "tcp://127.0.0.1:*"}
+        | {"insecure": "true"}
         | SMALL
     )
     with local_daemon(**first) as daemon:
@@ -198,6 +199,7 @@ def test_a_port_of_another_daemon_is_refused_with_that_daemons_pid(shm_dir: Path
         second = settings_in(shm_dir, "second") | {
             "control_endpoint": f"tcp://{host}:{port}",
             "data_endpoint": "tcp://127.0.0.1:*",
+            "insecure": "true",
         }
         code, line = serve(**second)
         assert code == 3

@@ -204,3 +204,40 @@ def test_a_lend_tells_the_size_that_the_slot_has_grown_to(driver: Driver, sender
     sender.fill(only(sender.heard(), Granted), nbytes=BIG)
     [lend] = trainer.lends(1)
     assert lend.file_bytes == driver.slots[0].slot_bytes > BIG
+
+
+def test_an_offer_for_which_nothing_can_grow_waits_for_a_slot_that_is_large_enough_already() -> None:
+    driver = Driver(slots=2)
+    sender, trainer = Sender(driver), Trainer(driver)
+    trainer.attach()
+    assert sender.offer("large", nbytes=40_000) == []
+    driver.grow(0)
+    sender.fill(only(sender.heard(), Granted), nbytes=40_000)
+    driver.fail_to_grow(1)  # ahead of need
+    assert sender.offer("next", nbytes=40_000, wait_s=30.0) == []
+    driver.fail_to_grow(1)
+    assert (driver.states(), sender.heard()) == (["READY", "FREE"], [])
+    # It takes nothing from those that fit, and does not ask for the impossible over and over.
+    assert driver.growing == {}
+    sender.stage("small")
+    driver.pass_time(1.0)
+    assert driver.growing == {}
+    [large] = [lend for lend in trainer.lends(1) if lend.key == "large"]
+    trainer.promoted(large)
+    sender.fill(only(sender.heard(), Granted), nbytes=40_000)
+    assert driver.ready() == ("small", "next")
+
+
+def test_an_offer_that_waits_for_a_large_slot_in_vain_is_told_who_holds_it() -> None:
+    driver = Driver(slots=2)
+    sender = Sender(driver)
+    sender.offer("large", nbytes=40_000)
+    driver.grow(0)
+    sender.fill(only(sender.heard(), Granted), nbytes=40_000)
+    driver.fail_to_grow(1)
+    sender.offer("next", nbytes=40_000, wait_s=5.0)
+    driver.fail_to_grow(1)
+    driver.pass_time(5.0)
+    refused = only(sender.heard(), Refused)
+    assert (refused.code, "slot 0 READY 'large'" in refused.words) == (RefusalCode.NO_SLOT, True)
+    assert driver.states() == ["READY", "FREE"]

@@ -23,6 +23,7 @@ from forebay.wire import (
     MicroBatchState,
     Offer,
     Refused,
+    Stale,
 )
 
 from .ledger_driver import SLOT_BYTES, Driver, Sender, Trainer, chunk_headers, manifest_of
@@ -36,6 +37,7 @@ ENDED = ("consumed", "dropped", "lost")
 key = st.sampled_from(KEYS)
 queue = st.sampled_from(QUEUES)
 pick = st.integers(0, 1 << 16)
+version = st.sampled_from([None, None, 0, 1, 2, 3, 4])
 
 
 class SimulatedTrainer(Trainer):
@@ -47,12 +49,20 @@ class SimulatedTrainer(Trainer):
         self.credit_total = 0
         self.held: dict[int, Lend] = {}
         self.on_device: dict[str, str] = {}
+        self.stale: set[tuple[int, int]] = set()
 
 
 class LedgerHistories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.driver = Driver(slots=3, fill_lease_s=10.0, await_lease_s=20.0, max_waiting_offers=4)
+        self.driver = Driver(
+            slots=3,
+            fill_lease_s=10.0,
+            await_lease_s=20.0,
+            max_waiting_offers=4,
+            max_versions_behind=1,
+            max_age_s=200.0,
+        )
         self.sender = Sender(self.driver)
         self.offers: list[Offer] = []
         self.chunks: list[ChunkHeader] = []
@@ -70,16 +80,38 @@ class LedgerHistories(RuleBasedStateMachine):
         for name in QUEUES:
             self._attach_new(name)
 
-    @rule(key=key, queue=queue, nbytes=st.sampled_from(SIZES), wait_s=st.sampled_from([0.0, 5.0, 100.0]))
-    def offer(self, key: str, queue: str, nbytes: int, wait_s: float) -> None:
-        attempt = f"attempt{len(self.offers)}"
-        offer = Offer(queue=queue, key=key, attempt=attempt, manifest=MANIFESTS[nbytes], wait_s=wait_s)
+    @rule(
+        key=key,
+        queue=queue,
+        nbytes=st.sampled_from(SIZES),
+        wait_s=st.sampled_from([0.0, 5.0, 100.0]),
+        version=version,
+        expires_s=st.sampled_from([None, None, 0.0, 3.0, 50.0]),
+    )
+    def offer(
+        self,
+        key: str,
+        queue: str,
+        nbytes: int,
+        wait_s: float,
+        version: int | None = None,
+        expires_s: float | None = None,
+    ) -> None:
+        offer = Offer(
+            queue=queue,
+            key=key,
+            attempt=f"attempt{len(self.offers)}",
+            manifest=MANIFESTS[nbytes],
+            wait_s=wait_s,
+            policy_version=version,
+            expires_s=expires_s,
+        )
         self.offers.append(offer)
         self._say_offer(offer)
 
-    @rule(key=key, queue=queue, nbytes=st.sampled_from(SIZES))
-    def stage(self, key: str, queue: str, nbytes: int) -> None:
-        self.offer(key, queue, nbytes, 5.0)
+    @rule(key=key, queue=queue, nbytes=st.sampled_from(SIZES), version=version)
+    def stage(self, key: str, queue: str, nbytes: int, version: int | None) -> None:
+        self.offer(key, queue, nbytes, 5.0, version)
         while self.driver.growing:
             self.driver.grow(next(iter(self.driver.growing)))
         self.all_that_was_told_is_heard()
@@ -122,6 +154,10 @@ class LedgerHistories(RuleBasedStateMachine):
     def _bring(self, header: ChunkHeader) -> None:
         if self.driver.chunk(header) is None:
             self.all_that_was_told_is_heard()
+
+    @rule(queue=queue, version=st.integers(0, 4))
+    def advance(self, queue: str, version: int) -> None:
+        self._heard_by_sender(self.sender.advance(version, queue=queue))
 
     @precondition(lambda self: self.offers)
     @rule(back=pick)
@@ -244,6 +280,15 @@ class LedgerHistories(RuleBasedStateMachine):
         lend = list(trainer.held.values())[index % len(trainer.held)]
         self._released(trainer, lend, trainer.finished(lend.key, lend=lend, reason=reason))
 
+    @rule(queue=queue)
+    def drop_what_is_stale(self, queue: str) -> None:
+        trainer = self.trainers.get(queue)
+        for lend in list(trainer.held.values()) if trainer is not None else ():
+            assert trainer is not None
+            if (lend.slot, lend.generation) in trainer.stale:
+                messages = trainer.finished(lend.key, lend=lend, reason="stale", stale=True)
+                self._released(trainer, lend, messages)
+
     @rule(queue=queue, key=key)
     def finish_what_nobody_has(self, queue: str, key: str) -> None:
         trainer = self.trainers.get(queue)
@@ -269,23 +314,34 @@ class LedgerHistories(RuleBasedStateMachine):
                 case Attached():
                     trainer.is_attached = True
                 case Lend():
-                    assert message.slot not in trainer.held, "lent twice"
-                    trainer.held[message.slot] = message
+                    self._is_lent(trainer, message)
                     if message.on_credit:
                         on_credit.append(self.driver.headers[message.slot].sequence)
+                case Stale():
+                    self._is_stale(trainer, message)
                 case Done() | KeyGone():
                     assert trainer.is_attached
-                case Refused():
-                    assert not trainer.is_attached, message
                 case _:
-                    raise AssertionError(message)
-        if not on_credit:
-            return
+                    assert isinstance(message, Refused), message
+                    assert not trainer.is_attached, message
+        if on_credit:
+            self._lent_in_order(trainer, on_credit)
+
+    def _is_lent(self, trainer: SimulatedTrainer, lend: Lend) -> None:
+        assert lend.slot not in trainer.held, "lent twice"
+        trainer.held[lend.slot] = lend
+        assert lend.expires_s != 0.0 or not lend.on_credit, "lent though it was stale"
+
+    def _is_stale(self, trainer: SimulatedTrainer, stale: Stale) -> None:
+        assert trainer.held[stale.slot].generation == stale.generation
+        trainer.stale.add((stale.slot, stale.generation))
+
+    def _lent_in_order(self, trainer: SimulatedTrainer, on_credit: list[int]) -> None:
         headers = zip(self.driver.headers, self.driver.status().slots, strict=True)
         waiting = [
             header.sequence
             for header, row in headers
-            if header.state is SlotState.READY and row.queue == trainer.queue
+            if header.state is SlotState.READY and row.queue == trainer.queue and row.stale_in_s != 0.0
         ]
         assert on_credit == sorted(on_credit)
         assert not waiting or on_credit[-1] < min(waiting), "not in order"
@@ -302,7 +358,6 @@ class LedgerHistories(RuleBasedStateMachine):
             return  # else no history would be long
         watched_before = set(self.driver.watched)
         self.driver.restart()
-        self.consumed.clear()
         self.chunks.clear()
         self.sender.say_hello()
         for name, trainer in list(self.trainers.items()):
@@ -310,9 +365,6 @@ class LedgerHistories(RuleBasedStateMachine):
                 self._attach_again(trainer)
                 continue
             del self.trainers[name]
-            # The new daemon knows nothing of what was on this one's device.
-            for lost in trainer.on_device:
-                self.ended[name, lost] += 1
             if trainer.holder in self.driver.watched:
                 trainer.die()
         assert set(self.driver.watched) <= watched_before

@@ -88,6 +88,8 @@ def test_every_setting_is_read_from_its_variable(name: str) -> None:
     values = {"bool": "true", "int": "8192", "float": "2.5", "str": "tcp://*:1"}
     special = {
         "log_level": "debug",
+        "data_protection": "authenticated",
+        "data_endpoint": "tcp://127.0.0.1:1",
         "control_endpoint": "ipc:///run/control",
         "trainer_endpoint": "ipc:///run/trainer",
         "pool": "/dev/shm/pool",
@@ -141,11 +143,9 @@ def test_a_file_has_the_types_of_toml(tmp_path: Path) -> None:
     ("name", "value", "wanted"),
     [
         ("slots", "four", "an integer"),
-        ("slots", "", "an integer"),
         ("slots", "4.5", "an integer"),
         ("slots", "0x10", "an integer"),
         ("fill_lease_s", "soon", "a number"),
-        ("fill_lease_s", "", "a number"),
         ("keep_pool", "perhaps", "true or false"),
         ("keep_pool", "2", "true or false"),
     ],
@@ -155,6 +155,27 @@ def test_a_wrong_type_is_one_line_that_names_setting_value_and_type(name: str, v
         load(environment={f"FOREBAY_{name.upper()}": value})
     message = complaint(caught)
     assert message == f"setting {name}; got {value}; limit {wanted}"
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("slots", "an integer"), ("fill_lease_s", "a number")])
+def test_a_variable_that_is_set_to_nothing_is_named(name: str, wanted: str) -> None:
+    variable = f"FOREBAY_{name.upper()}"
+    with pytest.raises(SettingError) as caught:
+        load(environment={variable: ""})
+    assert complaint(caught) == f"setting {name} ({variable}); got an empty text; limit {wanted}"
+
+
+@pytest.mark.parametrize("name", ["control_endpoint", "data_endpoint"])
+@pytest.mark.parametrize("address", ["foo", "inproc://x", "tcp", "/tmp/x.sock"])
+def test_what_is_no_address_is_refused_before_anything_is_locked(name: str, address: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        load(flags={name: address})
+    assert complaint(caught) == f"setting {name}; got {address}; limit an ipc:// or tcp:// address"
+
+
+def test_one_address_for_two_sockets_is_refused() -> None:
+    with pytest.raises(SettingError, match="limit three different addresses"):
+        load(flags={"control_endpoint": "ipc:///run/one", "trainer_endpoint": "ipc:///run/one"})
 
 
 @pytest.mark.parametrize(

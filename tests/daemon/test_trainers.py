@@ -330,6 +330,31 @@ def test_a_slot_may_be_finished_without_having_been_promoted(
     assert only(sender.wait_for("a"), Reached).state is MicroBatchState.CONSUMED
 
 
+@pytest.mark.parametrize("reason", ["", "it did not fit"])
+def test_an_end_whose_release_was_lost_is_confirmed_only_once_both_are_said_again(
+    driver: Driver, sender: Sender, trainer: Trainer, reason: str
+) -> None:
+    sender.stage("a", attempt="one")
+    [lend] = trainer.lends(1)
+    with driver.nothing_moves():
+        assert trainer.finished("a", attempt="one", released=lend, reason=reason) == []
+    only(trainer.promoted(lend), Done)
+    only(trainer.finished("a", attempt="one", released=lend, reason=reason), Done)
+    assert driver.states() == ["FREE"] * 4
+    assert driver.on_device() == ()
+    assert driver.count(f"finished_{'dropped' if reason else 'consumed'}") == 1
+
+
+def test_the_end_of_what_came_by_another_pool_is_confirmed_while_the_same_attempt_is_lent_here(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a", attempt="one")
+    trainer.lends(1)
+    with driver.nothing_moves():
+        only(trainer.finished("a", attempt="one", reason="its pool is gone"), Done)
+    assert driver.states().count("LENT") == 1
+
+
 @pytest.mark.parametrize("is_promoted", [False, True])
 def test_a_micro_batch_that_the_trainer_gives_up_is_dropped_with_its_reason(
     driver: Driver, sender: Sender, trainer: Trainer, is_promoted: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from forebay import LocalDaemon, local_daemon
 
-from .processes import Party, StartDaemon, StartParty
+from .processes import Party, StartDaemon, StartParty, words_of
 
 
 @pytest.fixture
@@ -18,12 +18,8 @@ def start() -> Iterator[StartParty]:
     """Starts orchestrators and trainers; all are gone when the test is over."""
     parties: list[Party] = []
 
-    def start_one(role: str, endpoint: str, **options: Any) -> Party:
-        words = [role, endpoint]
-        for name, value in options.items():
-            flag = f"--{name.replace('_', '-')}"
-            words += [flag] if value is True else [flag, str(value)]
-        parties.append(Party(*words))
+    def start_one(role: str, endpoint: str, *, wrapper: Sequence[str] = (), **options: Any) -> Party:
+        parties.append(Party(*words_of(role, endpoint, **options), wrapper=wrapper))
         return parties[-1]
 
     yield start_one

@@ -1,6 +1,6 @@
 """An orchestrator or a trainer as a process of its own, driven by words on its standard input.
 
-Run as a script. It prints one JSON object a line for everything that happens to it.
+Run as a script. It prints one JSON object a line for everything that happens to it. SIGTERM ends it in order.
 """
 
 from __future__ import annotations
@@ -8,7 +8,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,47 +50,119 @@ def say(**event: Any) -> None:
 async def stage(options: argparse.Namespace) -> None:
     from forebay import Staged, StagingClient
 
-    async with StagingClient(options.endpoint, retry_s=0.2) as client:
+    me = asyncio.current_task()
+    assert me is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)
+    pace = held_pace(options.hold_chunk) if options.hold_chunk else None
+    if options.heartbeat_ms:
+        hurry_heartbeats(options.heartbeat_ms)
+    sent = count_spans()
+    async with StagingClient(options.endpoint, retry_s=0.2, timeout_s=30, pace=pace) as client:
         say(event="connected")
+        if options.hold_offer:
+            await asyncio.to_thread(sys.stdin.readline)
         for index in range(options.first, options.first + options.count):
             key = f"{options.prefix}{index}"
             tree = micro_batch(key, options.nbytes)
             result = await client.stage(tree, key=key, wait_s=options.wait_s, timeout_s=60)
             if isinstance(result, Staged):
-                say(event="staged", key=key, digest=digest(tree))
+                say(event="staged", key=key, digest=digest(tree), state=result.state, sent=dict(sent))
             else:
-                say(event="refused", key=key, code=result.code)
+                say(event="refused", key=key, code=result.code, words=result.words)
         if options.until:
             for index in range(options.first, options.first + options.count):
-                key = f"{options.prefix}{index}"
-                say(event="reached", key=key, state=await client.wait(key, until=options.until, timeout_s=60))
+                await reach(client, f"{options.prefix}{index}", options.until)
     say(event="done")
 
 
-def train(options: argparse.Namespace) -> None:
+async def reach(client: Any, key: str, until: str) -> None:
+    from forebay.wire import BrokenError, MicroBatchGoneError
+
+    try:
+        say(event="reached", key=key, state=await client.wait(key, until=until, timeout_s=60))
+    except MicroBatchGoneError as gone:
+        say(event="gone", key=key, state=gone.state, words=str(gone))
+    except BrokenError as error:
+        say(event="broken", key=key, words=str(error))
+
+
+def held_pace(chunk: int) -> Any:
+    """Makes a pace at which the sender stands still, once, in front of a chunk, until told to go on."""
+    from forebay.orchestrator_client.pace import Pace
+
+    class Held(Pace):
+        def __init__(self) -> None:
+            super().__init__()
+            self._left = chunk
+
+        def _carry_s(self, _nbytes: int) -> float:
+            self._left -= 1
+            if self._left == 0:
+                say(event="filling")
+                sys.stdin.readline()
+            return 0.0
+
+    return Held()
+
+
+def count_spans() -> Counter[int]:
+    """Counts how often the span at each offset leaves, from now on."""
+    from forebay.orchestrator_client.payload import WireBytes
+
+    counts: Counter[int] = Counter()
+    sent = WireBytes.sent
+
+    def counted(self: WireBytes, span: Any, nbytes: int) -> None:
+        counts[span.offset] += 1
+        sent(self, span, nbytes)
+
+    WireBytes.sent = counted  # type: ignore[method-assign]
+    return counts
+
+
+def hurry_heartbeats(timeout_ms: int) -> None:
+    """Has this process give a silent connection up sooner than after half a minute."""
+    from forebay.orchestrator_client import chunk_sender, server_link
+
+    for module in (chunk_sender, server_link):
+        module.HEARTBEAT_MS = timeout_ms // 2  # type: ignore[attr-defined]
+    chunk_sender.HEARTBEAT_TIMEOUT_MS = timeout_ms  # type: ignore[attr-defined]
+    server_link.CONTROL_HEARTBEAT_TIMEOUT_MS = timeout_ms  # type: ignore[attr-defined]
+
+
+def train(
+    options: argparse.Namespace,
+    say: Callable[..., object] = say,
+    hold: Callable[[], object] = sys.stdin.readline,
+) -> None:
+    """Trains; `say` hears what happens, and `hold` returns when it may go on."""
     import forebay
 
     def place(path: str, _view: object) -> None:
         """Holds the transfer of a marked leaf until told to go on: the slot stays lent meanwhile."""
         if options.hold_transfer and path == "['ids']":
             say(event="transferring")
-            sys.stdin.readline()
+            hold()
 
     with forebay.attach(endpoint=options.endpoint, shardings=place, timeout_s=20) as queue:
         say(event="attached")
-        for _ in range(options.count):
+        for index in range(options.count):
+            if index in options.hold_take:
+                say(event="between")
+                hold()
             with queue.take(timeout_s=60) as batch:
                 say(event="took", key=batch.key, digest=digest(batch.tree))
                 if options.hold_batch:
-                    sys.stdin.readline()
+                    hold()
                     say(event="still", key=batch.key, digest=digest(batch.tree))
             say(event="consumed", key=batch.key)
         if options.linger:
-            sys.stdin.readline()
+            hold()
     say(event="done")
 
 
-def main() -> None:
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Reads the command line, of a process or of a thread that does the same."""
     parser = argparse.ArgumentParser()
     parser.add_argument("role", choices=("orchestrator", "trainer"))
     parser.add_argument("endpoint")
@@ -97,13 +172,25 @@ def main() -> None:
     parser.add_argument("--nbytes", type=int, default=3_000_000)
     parser.add_argument("--wait-s", type=float, default=30)
     parser.add_argument("--until", default="")
+    parser.add_argument("--hold-offer", action="store_true")
+    parser.add_argument("--hold-chunk", type=int, default=0, help="stand still in front of the how-manieth chunk")
+    parser.add_argument("--heartbeat-ms", type=int, default=0, help="after which a silent connection is given up")
+    parser.add_argument("--hold-take", type=int, nargs="*", default=(), help="stand still before these takes")
     parser.add_argument("--hold-batch", action="store_true")
     parser.add_argument("--hold-transfer", action="store_true")
     parser.add_argument("--linger", action="store_true")
-    options = parser.parse_args()
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
     if options.role == "orchestrator":
-        asyncio.run(stage(options))
+        try:
+            asyncio.run(stage(options))
+        except asyncio.CancelledError:
+            say(event="cancelled")
     else:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         train(options)
 
 

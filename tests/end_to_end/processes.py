@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,12 @@ class Party:
     Args:
         arguments: What the script is called with.
         script: What it runs.
+        wrapper: A command in front, such as unshare.
     """
 
-    def __init__(self, *arguments: str, script: Path = PARTY) -> None:
+    def __init__(self, *arguments: str, script: Path = PARTY, wrapper: Sequence[str] = ()) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(script), *arguments],
+            [*wrapper, sys.executable, str(script), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -100,6 +101,15 @@ class Party:
             assert stream is not None
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
+
+
+def words_of(role: str, endpoint: str, **options: Any) -> list[str]:
+    """Returns the words that the script takes for options by name."""
+    words = [role, endpoint]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        words += [flag] if value is True else [flag, str(value)]
+    return words
 
 
 StartParty = Callable[..., Party]

@@ -161,7 +161,7 @@ class Served:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        return self.worker._books.counters + self.worker._books.incoming.faults
+        return self.worker._books.counters + self.worker._books.incoming.faults()
 
 
 Talk = Callable[[TrainerHandle], Awaitable[T]]

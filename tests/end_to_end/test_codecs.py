@@ -174,9 +174,9 @@ def test_inline_payloads_arrive_in_every_codec(shm_dir: Path, codec: str, monkey
     got: list[Any] = []
     decoded: list[int] = []
 
-    def counted(frame: Any, target: memoryview) -> None:
+    def counted(codec: str, frame: Any, target: memoryview) -> None:
         decoded.append(target.nbytes)
-        decode_chunk(frame, target)
+        decode_chunk(codec, frame, target)
 
     async def run(handle: TrainerHandle) -> None:
         await handle.call("keep", micro_batch())

@@ -264,6 +264,37 @@ def test_a_retry_across_a_daemon_restart_is_trained_once(start: StartParty, star
     trainer.finish()
 
 
+def test_a_key_that_was_consumed_before_its_daemon_was_killed_is_never_trained_again(
+    start: StartParty, start_daemon: StartDaemon
+) -> None:
+    first = start_daemon()
+    trainer = start("trainer", first.trainer_endpoint)
+    start("orchestrator", first.control_endpoint, until="consumed").finish()
+    trainer.finish()  # nobody but the journal knows of it any more
+    for _ in range(2):
+        kill(first)
+        first = start_daemon()
+        again = start("orchestrator", first.control_endpoint)
+        assert again.until("refused", key="k0")["code"] == "consumed"
+    good_run(start, first)
+
+
+def test_what_was_on_the_device_of_a_trainer_that_died_with_its_daemon_is_reported_lost_by_name(
+    start: StartParty, start_daemon: StartDaemon
+) -> None:
+    first = start_daemon()
+    start("orchestrator", first.control_endpoint).finish()
+    trainer = start("trainer", first.trainer_endpoint, hold_batch=True)
+    trainer.until("took")
+    assert wait_for(first, "k0", until="on_device") == "on_device"
+    kill(first)
+    trainer.kill()
+    second = start_daemon()
+    with pytest.raises(MicroBatchGoneError, match=r"lost: .*died before it was finished"):
+        wait_for(second, "k0")
+    good_run(start, second)
+
+
 def test_twenty_killed_daemons_leave_one_pool(start: StartParty, start_daemon: StartDaemon, shm_dir: Path) -> None:
     for round_number in range(20):
         daemon = start_daemon(slots=2)

@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from forebay import TrainerHandle
+from forebay.trainer.call_record import Address
 from forebay.wire import (
     CHUNK_HEADER_BYTES,
     PROTOCOL_VERSION,
@@ -219,6 +220,6 @@ def test_cancels_for_calls_that_never_come_take_bounded_memory(target: Served, s
 def test_more_callers_than_can_be_remembered_are_served(target: Served, stranger: Stranger) -> None:
     sockets = target.worker._sockets
     for number in range(5000):
-        sockets.knows(f"peer {number}".encode())
+        sockets.knows(Address(f"peer {number}".encode()))
     assert len(sockets._peers) == 4096
     assert isinstance(stranger.say(Hello(id=1, version=PROTOCOL_VERSION, peer=PEER)), WorkerWelcome)

@@ -17,6 +17,8 @@ from forebay.daemon.settings import load_settings
 from forebay.shm import read_note, read_pool_header
 from forebay.shm.layout import format_header, read_envelope, read_header, write_envelope
 from forebay.wire import (
+    BITSHUFFLE_LZ4,
+    SHUFFLE_LZ4,
     ChunkHeader,
     ForebayError,
     HostError,
@@ -77,7 +79,7 @@ def _packed(data: bytes) -> None:
 def _chunk(data: bytes) -> None:
     ring = np.full(_DECODED_BYTES + 128, 0xA5, np.uint8)
     try:
-        decode_chunk(data, ring[64:-64].data)
+        decode_chunk(SHUFFLE_LZ4 if len(data) % 2 else BITSHUFFLE_LZ4, data, ring[64:-64].data)
     finally:
         around = np.concatenate([ring[:64], ring[-64:]])
         assert (around == 0xA5).all(), "written outside of the chunk's place"

@@ -39,6 +39,7 @@ class Desk:
     Attributes:
         applied: Key and number of each micro-batch that the device was given, in order.
         events: What happened, in order.
+        fresh: Policy version and remaining seconds that each staging was told.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Desk:
         self.applied: list[tuple[str, int]] = []
         self.events: list[Event] = []
         self.inline: list[int] = []
+        self.fresh: list[tuple[int | None, float | None]] = []
         self.asked: list[Upcoming] = []
         self.thrown_away: list[str] = []
         self.resets = 0
@@ -141,7 +143,7 @@ class Desk:
                 self._check_pull()
                 self._note("pull", number)
                 await asyncio.sleep(plan.pull_s)
-            yield MicroBatch(self._made(number), plan.key, plan.ends_step)
+            yield MicroBatch(self._made(number), plan.key, plan.ends_step, plan.policy_version, plan.expires_s)
 
     def _made(self, number: int) -> Payload:
         payload = Payload(number)
@@ -151,8 +153,17 @@ class Desk:
 
     # The trainer.
 
-    async def stage(self, payload: Any, *, key: str, timeout_s: float) -> str | Refusal:
+    async def stage(
+        self,
+        payload: Any,
+        *,
+        key: str,
+        timeout_s: float,
+        policy_version: int | None,
+        expires_s: float | None,
+    ) -> str | Refusal:
         number: int = payload.number
+        self.fresh.append((policy_version, expires_s))
         plan = self.plans[number]
         with self._call("stage"):
             self._staging = number
@@ -175,6 +186,8 @@ class Desk:
         match self.plans[number].staging:
             case Staging.REFUSED:
                 return Refusal(key, RefusalCode.NO_SLOT, "all slots are taken")
+            case Staging.STALE:
+                return Refusal(key, RefusalCode.STALE, "stale: policy version 1 is 2 behind 3, limit 1")
             case Staging.BROKEN:
                 raise BrokenError("the daemon stopped")
             case Staging.LATE:
@@ -221,6 +234,9 @@ class Desk:
                 self._training = None
 
     async def _lose(self, key: str, number: int) -> None:
+        if self.plans[number].is_stale:
+            del self._staged[key]
+            raise not_begun(f"micro-batch {key} is dropped: stale", "StaleError")
         if self.plans[number].is_lost:
             await asyncio.sleep(self.plans[number].wait_s)
             del self._staged[key]

@@ -14,9 +14,9 @@ class BugError(Exception):
     """What is nobody's to expect."""
 
 
-def not_begun(words: str) -> NotBegunError:
+def not_begun(words: str, kind: str = "NotStagedError") -> NotBegunError:
     """Returns the error with which a worker says that it has trained nothing."""
-    raised = Raised("NotStagedError", words, "", began=False, state=WorkerState.READY)
+    raised = Raised(kind, words, "", began=False, state=WorkerState.READY)
     return NotBegunError("train_step", raised)
 
 
@@ -25,6 +25,7 @@ class Staging(StrEnum):
 
     OK = "ok"
     REFUSED = "refused"
+    STALE = "stale"
     BROKEN = "broken"
     LATE = "late"
     BUG = "bug"
@@ -39,6 +40,9 @@ class Plan:
     staging: Staging = Staging.OK
     land_s: float = 0.0  # after the timeout of a late one
     is_lost: bool = False
+    is_stale: bool = False  # by the time it is to be trained
+    policy_version: int | None = None
+    expires_s: float | None = None
     send_s: float = 0.0
     wait_s: float = 0.0
     dispatch_s: float = 0.0

@@ -35,9 +35,9 @@ def test_a_micro_batch_moves_as_the_table_says_and_in_no_other_way(state: AheadS
     assert not entry.touched_trainer
 
 
-def test_a_micro_batch_ends_trained_or_failed_and_every_state_is_reached() -> None:
+def test_a_micro_batch_ends_trained_failed_or_skipped_and_every_state_is_reached() -> None:
     ends = set(AheadState) - {state for state, _ in AHEAD_TRANSITIONS}
-    assert ends == {S.TRAINED, S.FAILED}
+    assert ends == {S.TRAINED, S.FAILED, S.SKIPPED}
     assert set(AHEAD_TRANSITIONS.values()) | {S.PULLED} == set(AheadState)
 
 
@@ -48,12 +48,12 @@ def test_a_payload_is_let_go_when_its_bytes_are_elsewhere_for_good() -> None:
         entry.apply(event)
         if entry.payload is None:
             let_go.add(after)
-    assert let_go == {S.SENT, S.TRAINED, S.FAILED}
+    assert let_go == {S.SENT, S.TRAINED, S.FAILED, S.SKIPPED}
 
 
 def test_neither_an_entry_nor_what_the_predicate_sees_shows_the_payload() -> None:
     entry = entry_in(S.PULLED)
     entry.payload = "secret"
     assert repr(entry) == "Entry('a', pulled)"
-    assert repr(entry.upcoming()) == "Upcoming(step=0, index=0, key='a', ends_step=False)"
+    assert repr(entry.upcoming()) == "Upcoming(step=0, index=0, key='a', ends_step=False, policy_version=None)"
     assert entry.upcoming().payload == "secret"

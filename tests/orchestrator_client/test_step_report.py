@@ -27,7 +27,7 @@ TIMES = MicroBatchTimes(
     idle_s=6.0,
 )
 NAMES = (
-    *("micro_batches", "staged", "inline", "fallbacks", "held_back", "adopted"),
+    *("micro_batches", "staged", "inline", "fallbacks", "stale", "held_back", "adopted"),
     *("pull_s", "stage_s", "wait_s", "dispatch_s", "compute_s", "idle_s", "idle_fraction", "step_s"),
 )
 
@@ -90,6 +90,7 @@ def test_a_steps_numbers_are_sums_over_its_micro_batches() -> None:
     report.begin(10.0, adopted=1)
     report.held_back = 1
     report.fallbacks.append(("b", "refused"))
+    report.stale.append(("c", "stale"))
     report.add(TIMES)
     later = dataclasses.replace(
         TIMES, key="b", source="inline", stage=None, free_at=32.0, called_at=33.0, sent_at=33.0, answered_at=47.0
@@ -100,6 +101,7 @@ def test_a_steps_numbers_are_sums_over_its_micro_batches() -> None:
         "stage/staged": 1,
         "stage/inline": 1,
         "stage/fallbacks": 1,
+        "stage/stale": 1,
         "stage/held_back": 1,
         "stage/adopted": 1,
         "stage/pull_s": 4.0,

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 import forebay
-from forebay.shm import wait_until_free
+from forebay.shm import free_bytes, reserve_pages, wait_until_free
 from forebay.wire import Peer
 
 PATIENCE_S = 60.0
@@ -28,6 +28,13 @@ PEER = Peer(name="child", pid=os.getpid(), host="elsewhere")
 
 def this_peer() -> Peer:
     return Peer(name="test", pid=os.getpid(), host="here")
+
+
+def fill_up(mount: Path, leave_bytes: int) -> None:
+    """Has somebody else take all but some bytes of a mount."""
+    with (mount / "filler").open("wb") as filler:
+        reserve_pages(filler.fileno(), free_bytes(mount) - leave_bytes, path=mount / "filler")
+    assert free_bytes(mount) == leave_bytes
 
 
 class Child:

@@ -11,13 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from forebay.shm import BODY_OFFSET, SlotFile, free_bytes, grow_mapped, keep_freed_memory, memory
+from forebay.shm import BODY_OFFSET, SlotFile, free_bytes, grow_mapped, keep_freed_memory, memory, slot_path
 from forebay.wire import MIB, ShmFullError
 
-from .processes import Spawn
+from .processes import Spawn, fill_up
 from .test_memory import needs_populate, resident_bytes
 
 PAGE = mmap.PAGESIZE
+
+GROW = """
+import threading
+file = SlotFile(Path(sys.argv[1]), 0)
+threading.Thread(target=file.reserve, args=(int(sys.argv[2]),)).start()
+say("it grows")
+"""
 
 
 @contextlib.contextmanager
@@ -129,7 +136,43 @@ def test_a_file_that_cannot_be_mapped_has_its_old_size_again(
         assert os.pread(fd, 9, 0) == b"contents"
 
 
+def test_a_file_with_holes_has_all_its_pages_afterwards_or_is_refused(small_mount: Path) -> None:
+    path = small_mount / "file"
+    with opened(path, b"contents") as fd:
+        os.ftruncate(fd, 6 * MIB)
+        fill_up(small_mount, 4 * MIB)
+        with pytest.raises(ShmFullError, match="No space left"):
+            grow_mapped(fd, 6 * MIB, path=path)
+        assert os.pread(fd, 8, 0) == b"contents"
+        (small_mount / "filler").unlink()
+        with grow_mapped(fd, 6 * MIB, path=path):
+            assert os.fstat(fd).st_blocks * 512 == 6 * MIB
+
+
 # --- slots ---
+
+
+def test_a_growth_that_was_cut_short_is_taken_back_by_the_next_daemon(small_mount: Path) -> None:
+    slot_with(small_mount, MIB).close()
+    # As a kill in the middle leaves it: the size is there, the pages are not.
+    os.truncate(slot_path(small_mount, 0), 6 * MIB)
+    fill_up(small_mount, 4096)
+    file = SlotFile(small_mount, 0)
+    assert file.file_bytes == os.stat(slot_path(small_mount, 0)).st_size == MIB
+    file.body(0, MIB - BODY_OFFSET)[:] = bytes(MIB - BODY_OFFSET)
+    file.close()
+
+
+def test_a_daemon_killed_while_a_slot_grows_leaves_one_that_has_all_its_pages(shm_dir: Path, spawn: Spawn) -> None:
+    nbytes = 512 * MIB
+    for _ in range(3):
+        child = spawn(GROW, shm_dir, nbytes)
+        child.hear()
+        child.kill()
+        file = SlotFile(shm_dir, 0)
+        assert os.stat(slot_path(shm_dir, 0)).st_blocks * 512 >= file.file_bytes
+        file.close()
+        slot_path(shm_dir, 0).unlink()
 
 
 def slot_with(pool: Path, file_bytes: int) -> SlotFile:

@@ -48,7 +48,7 @@ def test_the_documented_bytes_are_exactly_these() -> None:
         "envelope_checksum": (48, "<Q"),
         "holder": (56, "64s"),
     }
-    assert (LAYOUT_VERSION, HEADER_BYTES, BODY_OFFSET) == (1, 120, 4096)
+    assert (LAYOUT_VERSION, HEADER_BYTES, BODY_OFFSET) == (2, 120, 4096)
     states = [(state.name, state.value) for state in SlotState]
     assert states == [("FREE", 0), ("FILLING", 1), ("READY", 2), ("LENT", 3), ("QUARANTINED", 4)]
 

@@ -187,35 +187,15 @@ needs_populate = pytest.mark.skipif(
 
 
 @needs_populate
-@pytest.mark.parametrize(
-    ("start", "end", "pages"),
-    [
-        *((0, 0, 0), (0, 1, 1), (0, PAGE, 1), (0, PAGE + 1, 2), (1, 2, 1), (PAGE - 1, PAGE + 1, 2)),
-        *((5000, 5001, 1), (3 * PAGE, 7 * PAGE, 4), (SIZE - 1, SIZE, 1), (0, SIZE, 40), (7, SIZE, 40)),
-    ],
-)
-def test_touching_maps_every_page_that_the_range_touches(
-    shared: mmap.mmap, start: int, end: int, pages: int
-) -> None:
+def test_touching_maps_every_page(shared: mmap.mmap) -> None:
     assert resident_bytes(shared) == 0
-    touch_pages(shared, start, end)
-    assert resident_bytes(shared) >= pages * PAGE
+    touch_pages(shared)
+    assert resident_bytes(shared) >= SIZE
 
 
-@pytest.mark.parametrize(
-    ("start", "end"),
-    [(0, 0), (SIZE, SIZE), (100, 50), (0, SIZE + 1), (0, 1 << 30), (SIZE + PAGE, SIZE + 2 * PAGE)],
-)
-def test_touching_odd_ranges_does_no_harm(shared: mmap.mmap, start: int, end: int) -> None:
+def test_touching_changes_no_contents(shared: mmap.mmap) -> None:
     shared[:] = bytes(range(256)) * (SIZE // 256)
-    touch_pages(shared, start, end)
-    assert shared[:] == bytes(range(256)) * (SIZE // 256)
-
-
-@pytest.mark.parametrize(("start", "end"), [(0, SIZE), (1, SIZE - 1), (5000, 5001)])
-def test_touching_changes_no_contents(shared: mmap.mmap, start: int, end: int) -> None:
-    shared[:] = bytes(range(256)) * (SIZE // 256)
-    touch_pages(shared, start, end)
+    touch_pages(shared)
     assert shared[:] == bytes(range(256)) * (SIZE // 256)
 
 
@@ -225,5 +205,5 @@ def test_ranges_longer_than_a_step_are_touched_whole(shm_dir: Path) -> None:
     with (shm_dir / "pages").open("w+b") as file:
         reserve_pages(file.fileno(), nbytes, path=shm_dir / "pages")
         with mmap.mmap(file.fileno(), nbytes) as memory:
-            touch_pages(memory, 0, nbytes)
+            touch_pages(memory)
             assert resident_bytes(memory) == nbytes

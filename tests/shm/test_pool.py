@@ -14,6 +14,7 @@ import pytest
 from forebay.shm import (
     BODY_OFFSET,
     HOLDERS_NAME,
+    JOURNAL_NAME,
     LOCK_NAME,
     Envelope,
     FileLock,
@@ -26,12 +27,11 @@ from forebay.shm import (
     is_held,
     make_private_folder,
     remove_orphan,
-    reserve_pages,
     slot_path,
 )
 from forebay.wire import GIB, MIB, HeldError, HostError, ShmFullError
 
-from .processes import Spawn, this_peer, wait_free
+from .processes import Spawn, fill_up, this_peer, wait_free
 
 SLOT_BYTES = 20_000
 
@@ -42,7 +42,9 @@ def path(shm_dir: Path) -> Path:
 
 
 def make_pool(path: Path, slot_count: int = 3, slot_bytes: int = SLOT_BYTES, epoch: str = "epoch") -> Pool:
-    return Pool(path, slot_count=slot_count, slot_bytes=slot_bytes, peer=this_peer(), epoch=epoch)
+    return Pool(
+        path, slot_count=slot_count, slot_bytes=slot_bytes, remembered_keys=2, peer=this_peer(), epoch=epoch
+    )
 
 
 def fill(pool: Pool, index: int, generation: int = 1) -> bytes:
@@ -86,10 +88,10 @@ def test_a_new_pool_has_its_slots_reserved_free_and_private(path: Path) -> None:
         assert (status.st_size, stat.S_IMODE(status.st_mode)) == (SLOT_BYTES, 0o600)
         assert status.st_blocks * 512 >= SLOT_BYTES
     assert sorted(file.name for file in path.iterdir()) == sorted(
-        [LOCK_NAME, HOLDERS_NAME, "pool.json", "slot-0000", "slot-0001", "slot-0002"]
+        [LOCK_NAME, HOLDERS_NAME, JOURNAL_NAME, "pool.json", "slot-0000", "slot-0001", "slot-0002"]
     )
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((path / HOLDERS_NAME).stat().st_mode) == 0o700
-    assert msgspec.json.decode((path / "pool.json").read_bytes(), type=PoolHeader) == PoolHeader(1, "epoch")
+    assert msgspec.json.decode((path / "pool.json").read_bytes(), type=PoolHeader) == PoolHeader(2, "epoch")
     assert is_held(path / LOCK_NAME)
     pool.close()
 
@@ -196,7 +198,7 @@ def test_closing_while_a_trainer_adds_its_lock_still_releases_the_pool(
 # --- one pool, one daemon ---
 
 OWN = """
-pool = Pool(Path(sys.argv[1]), slot_count=3, slot_bytes=20_000, peer=PEER, epoch="child")
+pool = Pool(Path(sys.argv[1]), slot_count=3, slot_bytes=20_000, remembered_keys=2, peer=PEER, epoch="kid")
 say("owns")
 pause()
 say(*(slot.state.name for slot in pool.found_slots()))
@@ -236,8 +238,8 @@ def test_a_daemon_that_comes_while_another_leaves_makes_the_folder_anew(
 ) -> None:
     calls: list[Path] = []
 
-    def make_and_lose(folder: Path, what: str) -> None:
-        make_private_folder(folder, what)
+    def make_and_lose(folder: Path, what: str, gid: int | None) -> None:
+        make_private_folder(folder, what, gid)
         calls.append(folder)
         if len(calls) == 1:
             folder.rmdir()  # the other daemon's last deed
@@ -282,7 +284,7 @@ def test_a_folder_without_a_lock_file_is_no_orphan(path: Path, shm_dir: Path) ->
 
 LIVE = """
 import msgspec
-pool = Pool(Path(sys.argv[1]), slot_count=6, slot_bytes=20_000, peer=PEER, epoch="child")
+pool = Pool(Path(sys.argv[1]), slot_count=6, slot_bytes=20_000, remembered_keys=2, peer=PEER, epoch="child")
 def loan(index, generation):
     encoded = msgspec.msgpack.encode(Envelope("q", f"key-{index}", "a", b"m"))
     pool.files[index].write_loan(generation, encoded, 10_000)
@@ -391,7 +393,7 @@ while sys.stdin.readline():
     pid = os.fork()
     if pid == 0:
         os.close(mine)
-        pool = Pool(Path(sys.argv[1]), slot_count=3, slot_bytes=20_000, peer=PEER, epoch="child")
+        pool = Pool(Path(sys.argv[1]), slot_count=3, slot_bytes=20_000, remembered_keys=2, peer=PEER, epoch="kid")
         say(os.getpid())
         os.read(alive, 1)
         os._exit(0)
@@ -413,7 +415,7 @@ def test_twenty_kill_cycles_leave_one_pool(path: Path, shm_dir: Path, spawn: Spa
         assert daemons.hear() == "reaped"
         sizes.add(sum(file.lstat().st_blocks for file in path.rglob("*")))
     assert [file.name for file in shm_dir.iterdir()] == ["pool"]
-    assert len(list(path.iterdir())) == 6
+    assert len(list(path.iterdir())) == 7
     assert len(sizes) == 1
     make_pool(path).close()
     assert list(shm_dir.iterdir()) == []
@@ -481,12 +483,6 @@ def test_a_holders_lock_lies_in_the_pool(path: Path) -> None:
 # --- too little room ---
 
 
-def fill_up(mount: Path, leave_bytes: int) -> None:
-    with (mount / "filler").open("wb") as filler:
-        reserve_pages(filler.fileno(), free_bytes(mount) - leave_bytes, path=mount / "filler")
-    assert free_bytes(mount) == leave_bytes
-
-
 @pytest.mark.parametrize("slot_bytes", [3 * MIB, GIB, 1 << 50])
 def test_too_small_a_mount_is_refused_by_need_free_and_mount_and_nothing_is_left(
     small_mount: Path, slot_bytes: int
@@ -501,13 +497,13 @@ def test_too_small_a_mount_is_refused_by_need_free_and_mount_and_nothing_is_left
     assert free_bytes(small_mount) == free
 
 
-@pytest.mark.parametrize("leave_pages", range(9))
+@pytest.mark.parametrize("leave_pages", range(10))
 def test_a_mount_that_fills_up_at_any_point_is_refused_and_nothing_is_left(
     small_mount: Path, leave_pages: int
 ) -> None:
-    # Needs a page for the lock's note, two for each of three slots, and one for the pool's header.
+    # Needs a page for the lock's note, two for each of three slots, one for the journal, one for the header.
     fill_up(small_mount, leave_pages * 4096)
-    if leave_pages < 8:
+    if leave_pages < 9:
         with pytest.raises(ShmFullError, match=str(small_mount)):
             make_pool(small_mount / "pool", slot_bytes=2 * 4096)
     else:

@@ -130,8 +130,8 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     "contents",
-    [b"notes", b"x" * 5000, b"FOREBAY2" + bytes(5000), b"FOREBAY1" + b"\x02" + bytes(5000), b"FOREBAY1"],
-    ids=["short", "long", "other magic", "other version", "cut off"],
+    [b"notes", b"x" * 5000, b"FOREBAY2" + bytes(5000), b"FOREBAY1" + b"\x01" + bytes(5000), b"FOREBAY1"],
+    ids=["short", "long", "other magic", "the version before", "cut off"],
 )
 def test_a_foreign_file_is_refused_and_left_as_it_was(shm_dir: Path, contents: bytes) -> None:
     slot_path(shm_dir, 0).write_bytes(contents)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,3 +121,21 @@ def test_answers_that_are_under_way_leave_before_the_context_ends(shm_dir: Path)
 
 def test_a_control_frame_has_room_for_more_than_the_manifest() -> None:
     assert control_frame_limit(1000) == 1000 + (64 << 10)
+
+
+def test_a_socket_is_private_before_it_gets_its_mode_whatever_the_umask(
+    shm_dir: Path, context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(
+        "forebay.sockets.endpoint.share", lambda path, **_: seen.append(stat.S_IMODE(path.stat().st_mode))
+    )
+    before = os.umask(0)
+    try:
+        address = f"ipc://{shm_dir}/control"
+        endpoint = Endpoint(context, zmq.ROUTER, address, setting="s", peer=PEER, max_frame_bytes=1 << 20)
+        assert os.umask(0) == 0, "and the umask is as before"
+    finally:
+        os.umask(before)
+    assert seen == [0o600]
+    endpoint.close(linger_ms=0)

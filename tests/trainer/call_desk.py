@@ -13,7 +13,7 @@ import numpy as np
 
 from forebay.trainer.call_books import CallBooks
 from forebay.trainer.call_limits import CallLimits
-from forebay.trainer.call_record import Answer, CallRecord, GiveUp, LetGo, Receive, Run
+from forebay.trainer.call_record import Address, Answer, CallRecord, GiveUp, LetGo, Receive, Run
 from forebay.wire import (
     Call,
     CallId,
@@ -76,6 +76,9 @@ def refused(messages: Iterable[Message]) -> RefusalCode:
     return only(messages, Refused).code
 
 
+CONNECTION = Address(b"connection")
+
+
 class CallDesk:
     """Does what the books say, and checks after every event what must always hold.
 
@@ -99,7 +102,7 @@ class CallDesk:
         self.started: list[CallId] = []
         self.given_up: list[CallId] = []
         self._ids = itertools.count(1)
-        self._inboxes: dict[bytes, list[Message]] = defaultdict(list)
+        self._inboxes: dict[Address, list[Message]] = defaultdict(list)
 
     def new_id(self) -> int:
         return next(self._ids)
@@ -154,16 +157,16 @@ class CallDesk:
 
     # Events.
 
-    def heard(self, peer: bytes) -> list[Message]:
+    def heard(self, peer: Address) -> list[Message]:
         """Returns what a peer was told since it last looked."""
         return self._inboxes.pop(peer, [])
 
-    def call(self, sender: bytes, request: Call) -> list[Message]:
+    def call(self, sender: Address, request: Call) -> list[Message]:
         self.books.call(sender, request, LANES.get(request.method), self.now)
         self.perform()
         return self.heard(sender)
 
-    def cancel(self, sender: bytes, call: CallId, epoch: str = EPOCH) -> list[Message]:
+    def cancel(self, sender: Address, call: CallId, epoch: str = EPOCH) -> list[Message]:
         self.books.cancel(sender, CancelCall(id=self.new_id(), epoch=epoch, call=call), self.now)
         self.perform()
         return self.heard(sender)
@@ -223,7 +226,7 @@ class Caller:
 
     desk: CallDesk
     name: str = "caller"
-    address: bytes = b"connection"
+    address: Address = CONNECTION
     numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
 
     def request(self, method: str = "step", payload: bytes = b"", *, epoch: str = EPOCH) -> Call:

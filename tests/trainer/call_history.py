@@ -7,6 +7,7 @@ from collections import defaultdict
 import msgspec
 import pytest
 
+from forebay.trainer.call_record import Address
 from forebay.wire import (
     Call,
     CallId,
@@ -83,7 +84,7 @@ class History:
         if call not in self.desk.started:
             # From now on it must not run: it waits, or has never come, or is over without having run.
             self.cancelled.add(call)
-        self.desk.cancel(b"0", call)
+        self.desk.cancel(Address(b"0"), call)
         self._after_event()
 
     def bring(self, first: int, count: int) -> None:
@@ -129,12 +130,12 @@ class History:
     def _say(self, request: Call, connection: int) -> None:
         message = msgspec.structs.replace(request, id=self.desk.new_id())
         self.asked[message.id] = request.call
-        for heard in self.desk.call(f"{connection % 2}".encode(), message):
+        for heard in self.desk.call(Address(f"{connection % 2}".encode()), message):
             self._heard(heard)
         self._after_event()
 
     def _after_event(self) -> None:
-        for connection in (b"0", b"1"):
+        for connection in map(Address, (b"0", b"1")):
             for message in self.desk.heard(connection):
                 self._heard(message)
         for record in self.desk.books.unfinished:

@@ -11,7 +11,7 @@ import pytest
 from forebay.trainer import Declined, JaxTransfer, Queued, StagedEngine, StagingQueue, TrainerSettings
 
 from .device_arrays import number_of
-from .waiting import WAIT_S
+from .waiting import WAIT_S, see
 
 CAPS = pytest.mark.parametrize("cap", [1, 2, 0])
 
@@ -46,9 +46,8 @@ def wait_for_on_device(queue: StagingQueue, count: int) -> None:
 
 
 def wait_until_wanted(wrapped: StagedEngine, key: str) -> None:
-    state = wrapped.queue._parts
-    with state.changed:
-        assert state.changed.wait_for(lambda: key in state.books._wanted, WAIT_S)
+    parts = wrapped.queue._parts
+    see(parts, lambda: key in parts.books._wanted)
 
 
 class HandWork:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from forebay.trainer.call_record import Address
 from forebay.wire import Call, CallState, InProgress, Raised, RefusalCode, Refused, Returned
 
 from .call_desk import CallDesk, Caller, only, payload_of, raised, refused, returned
@@ -68,11 +69,11 @@ def test_every_later_repeat_gets_the_recorded_answer_with_its_own_id(
 def test_the_answer_goes_to_the_connection_that_asked_last(desk: CallDesk, caller: Caller) -> None:
     request = caller.begin()
     again = msgspec.structs.replace(request, id=desk.new_id())
-    desk.call(b"a new connection", again)
-    desk.heard(b"a new connection")
+    desk.call(Address(b"a new connection"), again)
+    desk.heard(Address(b"a new connection"))
     desk.end("step")
     assert desk.heard(caller.address) == []
-    assert only(desk.heard(b"a new connection"), Returned).id == again.id
+    assert only(desk.heard(Address(b"a new connection")), Returned).id == again.id
 
 
 def test_what_a_repeat_says_of_itself_changes_nothing(desk: CallDesk, caller: Caller) -> None:
@@ -144,7 +145,7 @@ REFUSED: list[tuple[str, RefusalCode, Callable[[Caller], Call]]] = [
 @pytest.mark.parametrize(("code", "make"), [pytest.param(*rest, id=name) for name, *rest in REFUSED])
 def test_a_refused_call_moves_nothing_and_is_counted(code: RefusalCode, make: Callable[[Caller], Call]) -> None:
     desk = CallDesk()
-    Caller(desk, "other", b"other").begin("step", payload_of(600))
+    Caller(desk, "other", Address(b"other")).begin("step", payload_of(600))
     caller = Caller(desk)
     request, before = make(caller), desk.snapshot()
     for count in (1, 2):
@@ -167,7 +168,7 @@ def test_a_refused_call_may_come_again_when_the_reason_is_gone() -> None:
 
 def test_no_more_calls_than_the_limit_wait_or_run_whoever_makes_them() -> None:
     desk = CallDesk(waiting_calls=5)
-    callers = [Caller(desk, name, name.encode()) for name in "abc"]
+    callers = [Caller(desk, name, Address(name.encode())) for name in "abc"]
     methods = ["step", "update", "stage", "step", "update"]
     for index, method in enumerate(methods):
         callers[index % 3].begin(method)
@@ -182,7 +183,7 @@ def test_no_more_calls_than_the_limit_wait_or_run_whoever_makes_them() -> None:
 
 def test_one_client_leaves_the_others_a_quarter_of_the_calls_that_may_wait() -> None:
     desk = CallDesk(waiting_calls=8)
-    greedy, other = Caller(desk, "a", b"a"), Caller(desk, "b", b"b")
+    greedy, other = Caller(desk, "a", Address(b"a")), Caller(desk, "b", Address(b"b"))
     for _ in range(6):
         greedy.begin("update")
     before = desk.snapshot()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.trainer.call_memory import CallMemory
-from forebay.trainer.call_record import CallRecord
+from forebay.trainer.call_record import Address, CallRecord
 from forebay.wire import CallId, CallState, Granted, InProgress, Raised, RefusalCode, Returned
 
 from .call_desk import CallDesk, Caller, only, payload_of, raised, refused, returned
@@ -95,7 +95,7 @@ def test_a_cancel_meant_for_another_run_changes_nothing(desk: CallDesk, caller: 
 
 
 def test_a_cancel_of_one_call_touches_no_other(desk: CallDesk, caller: Caller) -> None:
-    other = Caller(desk, "other", b"other")
+    other = Caller(desk, "other", Address(b"other"))
     requests = [caller.begin(), caller.begin(), other.begin()]
     caller.cancel(requests[1])
     assert [call.id for call in desk.books.unfinished] == [requests[0].call, requests[2].call]
@@ -180,7 +180,7 @@ def test_a_call_that_never_came_is_refused_once_later_ones_of_its_client_are_for
 
 def test_what_one_client_has_had_forgotten_concerns_no_other() -> None:
     desk = CallDesk(remembered_calls=1)
-    caller, other = Caller(desk), Caller(desk, "other", b"other")
+    caller, other = Caller(desk), Caller(desk, "other", Address(b"other"))
     for _ in range(5):
         caller.begin("update")
         desk.end("")
@@ -203,7 +203,7 @@ def test_cancelled_calls_are_forgotten_like_all_others() -> None:
 def test_the_numbers_of_very_many_clients_take_bounded_memory() -> None:
     memory = CallMemory(1)
     for number in range(10_050):
-        call = CallRecord(CallId(f"client {number}", 7), "m", "", b"", 0, 0.0)
+        call = CallRecord(CallId(f"client {number}", 7), "m", "", Address(b""), 0, 0.0)
         call.answer = returned()
         memory.add(call)
     assert len(memory._highest) == 10_000

@@ -11,7 +11,7 @@ import pytest
 
 from forebay.trainer.call_books import CallBooks
 from forebay.trainer.call_limits import CallLimits
-from forebay.trainer.call_record import Answer, CallRecord, LetGo, Receive, Run
+from forebay.trainer.call_record import Address, Answer, CallRecord, LetGo, Receive, Run
 from forebay.trainer.inline_payloads import InlinePayloads
 from forebay.wire import (
     Arrivals,
@@ -60,7 +60,7 @@ class Desk:
     def call_with(self, manifest: bytes, number: int = 1) -> list[Message]:
         request = Call(epoch="run", call=CallId("c", number), method="m", options=NO_OPTIONS, payload=manifest)
         self.heard.clear()
-        self.books.call(b"", request, str(number), 0.0)
+        self.books.call(Address(b""), request, str(number), 0.0)
         self.act()
         return list(self.heard)
 

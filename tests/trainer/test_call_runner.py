@@ -12,7 +12,7 @@ import pytest
 
 from forebay.trainer.call_books import CallBooks
 from forebay.trainer.call_limits import CallLimits
-from forebay.trainer.call_record import CallRecord
+from forebay.trainer.call_record import Address, CallRecord
 from forebay.trainer.call_runner import CallRunner
 from forebay.trainer.events import StepDone
 from forebay.trainer.inline_payloads import InlinePayloads
@@ -62,7 +62,7 @@ class Desk:
         packed = (
             options if isinstance(options, PackedTree) else pack(options, registry=default_registry, limits=LIMITS)
         )
-        call = CallRecord(CallId("c", 1), method, "", b"", 1, 0.0, CallState.RUNNING, complete_at, packed)
+        call = CallRecord(CallId("c", 1), method, "", Address(b""), 1, 0.0, CallState.RUNNING, complete_at, packed)
         future: Future[Answered] = Future()
         self.runner.run(call, future.set_result)
         return future

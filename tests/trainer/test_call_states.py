@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from forebay.trainer.call_record import CallRecord
+from forebay.trainer.call_record import Address, CallRecord
 from forebay.trainer.call_states import CALL_TRANSITIONS, CallEvent, moved
 from forebay.wire import CallId, CallState, LocalError, PackedTree, Refused
 
@@ -27,7 +27,7 @@ LEGAL = {
 
 def record(state: CallState) -> CallRecord:
     options = PackedTree(b"", b"")
-    return CallRecord(CallId("c", 1), "m", "lane", b"sender", 7, since=5.0, state=state, options=options)
+    return CallRecord(CallId("c", 1), "m", "lane", Address(b"sender"), 7, since=5.0, state=state, options=options)
 
 
 def test_the_table_holds_these_moves_and_no_other() -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from forebay.trainer.conversation import Conversation, Phase
+from forebay.trainer.conversation_words import told
 from forebay.wire import (
     PROTOCOL_VERSION,
     Attach,
@@ -29,6 +30,7 @@ from forebay.wire import (
     RefusalCode,
     Refused,
     RefusedError,
+    Stale,
     TrainerRequest,
     VersionMismatchError,
     Want,
@@ -54,6 +56,7 @@ class FakeQueue:
     is_unmet: bool = True
     lends: list[Lend] = dataclasses.field(default_factory=list)
     notices: list[KeyGone] = dataclasses.field(default_factory=list)
+    stales: list[Stale] = dataclasses.field(default_factory=list)
     told: list[tuple[Path, bool]] = dataclasses.field(default_factory=list)
     locked: Path | None = None
     locks: int = 0
@@ -73,6 +76,9 @@ class FakeQueue:
 
     def lent(self, lend: Lend) -> None:
         self.lends.append(lend)
+
+    def stale(self, notice: Stale) -> None:
+        self.stales.append(notice)
 
     def gone(self, notice: KeyGone) -> None:
         self.notices.append(notice)
@@ -243,6 +249,7 @@ def test_a_taken_queue_is_asked_for_again_after_pauses_that_grow(conversation: C
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
     assert isinstance(conversation.refusal, RefusedError)
     assert conversation.refusal.code == RefusalCode.QUEUE_TAKEN
+    assert str(conversation.refusal) == "refused (queue_taken): no; stop it, or attach to another queue"
 
 
 def test_the_pauses_begin_short_again_after_it_was_attached(conversation: Conversation) -> None:
@@ -266,6 +273,38 @@ def test_any_other_refusal_ends_it(conversation: Conversation, code: RefusalCode
     assert conversation.phase is Phase.FAILED
     assert isinstance(conversation.refusal, RefusedError)
     assert conversation.refusal.code == code
+
+
+def test_whoever_cannot_read_a_trainers_words_is_told_to_be_no_trainer_endpoint(
+    conversation: Conversation,
+) -> None:
+    conversation.look(0.0)
+    conversation.heard(Refused(id=0, code=RefusalCode.BAD_REQUEST, words="what is this"), 0.0)
+    assert conversation.phase is Phase.FAILED
+    for words in ("no trainer endpoint", "(what is this)", "FOREBAY_TRAINER_ENDPOINT"):
+        assert words in str(conversation.refusal)
+
+
+def test_a_request_that_was_read_and_is_wrong_is_not_blamed_on_the_endpoint(conversation: Conversation) -> None:
+    conversation.look(0.0)
+    conversation.heard(Refused(id=7, code=RefusalCode.BAD_REQUEST, words="no such name"), 0.0)
+    assert str(conversation.refusal) == "refused (bad_request): no such name"
+
+
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        (
+            Promoted(holder="h", slot=3, generation=1, key="a\n"),
+            r"micro-batch 'a\\n' is on the device, and slot 3 released",
+        ),
+        (Finished(holder="h", key="a"), "micro-batch 'a' is consumed"),
+        (Finished(holder="h", key="a", reason="no\nroom"), r"micro-batch 'a' is dropped: no\nroom"),
+        (Detach(holder="h"), "this trainer leaves"),
+    ],
+)
+def test_what_was_not_confirmed_is_told_in_words(report: Promoted | Finished | Detach, words: str) -> None:
+    assert told(report) == words
 
 
 # --- a daemon that does not know this trainer ---

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from forebay.trainer import Declined, NotStagedError, Prepared, StagedEngine
-from forebay.wire import SettingError
+from forebay.wire import ClosedError, SettingError
 
 from .device_arrays import live, payload
 from .engines import HandEngine, staged
@@ -104,3 +104,27 @@ def test_off_says_that_it_is_off_where_no_payload_was_given() -> None:
         with pytest.raises(NotStagedError, match="no micro-batch is staged: staging is off"):
             wrapped.fwd_bwd()
     assert engine.options == []
+
+
+@pytest.mark.parametrize("mode", ["off", "stage", "serialize"])
+def test_a_closed_engine_trains_and_stages_nothing_in_any_mode(mode: str) -> None:
+    called = threading.Event()
+
+    class Engine:
+        def fwd_bwd(self, _batch: Any) -> None:
+            called.set()
+
+        def update(self) -> None:
+            called.set()
+
+    wrapped = staged(Engine(), mode)
+    wrapped.close()
+    for call in (
+        lambda: wrapped.stage_batch(payload(1), key="a"),
+        lambda: wrapped.fwd_bwd(payload(1)),
+        lambda: wrapped.fwd_bwd(Prepared({})),
+    ):
+        with pytest.raises(ClosedError, match="the staged engine is closed; use it inside its with block"):
+            call()
+    assert not called.is_set()
+    wrapped.close()

@@ -77,7 +77,7 @@ def test_leaving_its_context_closes_the_queue() -> None:
     with staged(HandEngine()) as wrapped:
         wrapped.stage_batch(payload(1), key="a")
         assert repr(wrapped).startswith("StagedEngine(HandEngine, StagingQueue(stage, ['a'")
-    with pytest.raises(ClosedError, match="the staging queue is closed"):
+    with pytest.raises(ClosedError, match="the staged engine is closed"):
         wrapped.stage_batch(payload(2), key="b")
     with pytest.raises(ClosedError):
         wrapped.fwd_bwd(payload(2))

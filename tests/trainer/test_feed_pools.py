@@ -77,7 +77,7 @@ def test_what_arrives_from_a_pool_that_is_gone_meanwhile_is_trained_and_releases
     assert link.reports == []
     assert desk.feed.held() == ((0, 1),)
     desk.train("a")
-    assert link.reports == [finished("a")]
+    assert link.reports == [finished("a", generation=0)]
 
 
 def test_what_fails_to_arrive_from_a_pool_that_is_gone_meanwhile_is_given_up(

@@ -198,3 +198,8 @@ def test_the_statistics_can_be_written_as_json(bench: Bench) -> None:
     bench.stage("a")
     numbers = json.loads(json.dumps(bench.queue.statistics.as_dict()))
     assert (numbers["staged"], numbers["drops"], numbers["inline"]) == (2, {"replaced": 1}, {})
+
+
+def test_a_queue_without_an_engine_shows_no_mode() -> None:
+    with bench_of(mode="off") as bench:
+        assert repr(bench.queue).startswith("StagingQueue([], 0 of 1 on the device")

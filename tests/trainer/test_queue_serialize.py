@@ -80,7 +80,7 @@ def test_serialized_a_transfer_begins_when_the_device_has_finished_all(*, inline
         else:
             with put.result():
                 pass
-        assert bench.transfer.log[2:] == ["issue x", "complete x"] if inline else ["issue b", "complete b"]
+        assert bench.transfer.log[2:] == (["issue x", "complete x"] if inline else ["issue b", "complete b"])
 
 
 def test_serialized_no_transfer_begins_while_a_step_hands_its_work_over() -> None:

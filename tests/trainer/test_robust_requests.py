@@ -30,7 +30,7 @@ S = EntryState
 
 # --- requests that cannot be ---
 
-BAD_KEYS = ["", "\ud800", "a\udfff", "k" * 1025, "é" * 513, 7, b"a", True, ("a",)]
+BAD_KEYS = ["", "\ud800", "a\udfff", "k" * 257, "é" * 129, 7, b"a", True, ("a",)]
 BAD_TIMEOUTS = [None, "5", -1, -0.5, float("nan"), float("-inf"), [1]]
 
 
@@ -56,7 +56,7 @@ def test_what_is_no_key_is_refused_and_nothing_moves(bench: Bench, call: str, ke
         "bypass": lambda: bench.queue.bypass({}, key=key),
     }
     with pytest.raises(
-        UsageError, match=r"^the key of a micro-batch; got .*limit Unicode text of 1 to 1024 bytes"
+        UsageError, match=r"^the key of a micro-batch; got .*limit text of 1 to 256 bytes of UTF-8; "
     ):
         calls[call]()
     nothing_moved(bench)
@@ -69,7 +69,7 @@ def test_nothing_is_staged_without_a_key(bench: Bench) -> None:
     nothing_moved(bench)
 
 
-@pytest.mark.parametrize("key", ["k" * 1024, "é" * 512, "\n"], ids=range(3))
+@pytest.mark.parametrize("key", ["k" * 256, "é" * 128, "\n"], ids=range(3))
 def test_what_is_just_a_key_is_one(bench: Bench, key: str) -> None:
     bench.queue.stage(payload("x"), key=key)
     assert name_of_batch(bench.queue.take(key, timeout_s=WAIT_S)) == "x"

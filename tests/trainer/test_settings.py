@@ -67,7 +67,7 @@ def test_a_mode_may_be_passed_as_a_member_or_as_its_text(mode: StageMode) -> Non
 def test_every_setting_says_what_it_means_and_what_it_may_be() -> None:
     for field in dataclasses.fields(TrainerSettings):
         assert setting_of(field).meaning
-        assert setting_of(field).limit or field.name.endswith("endpoint")
+        assert setting_of(field).limit or str(field.type) in ("str", "bool")
 
 
 # --- wrong values ---
@@ -80,7 +80,7 @@ def test_every_setting_says_what_it_means_and_what_it_may_be() -> None:
 def test_an_unknown_mode_is_one_line_that_names_setting_variable_value_and_choices(value: str) -> None:
     with pytest.raises(SettingError) as caught:
         load_trainer_settings(environment={STAGE_BATCH: value})
-    shown = value.replace("\t", r"\t")
+    shown = value.replace("\t", r"\t") or "an empty text"
     assert complaint(caught) == f"setting stage_batch ({STAGE_BATCH}); got {shown}; limit off, stage, serialize"
 
 
@@ -88,7 +88,10 @@ def test_an_unknown_mode_is_one_line_that_names_setting_variable_value_and_choic
 def test_a_device_cap_that_is_no_integer_is_one_line_that_names_setting_variable_and_value(value: str) -> None:
     with pytest.raises(SettingError) as caught:
         load_trainer_settings(environment={MAX_DEVICE_BATCHES: value})
-    assert complaint(caught) == f"setting max_device_batches ({MAX_DEVICE_BATCHES}); got {value}; limit an integer"
+    assert (
+        complaint(caught)
+        == f"setting max_device_batches ({MAX_DEVICE_BATCHES}); got {value or 'an empty text'}; limit an integer"
+    )
 
 
 @pytest.mark.parametrize("value", [-1, 1025, -1024, 10**99])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
@@ -10,9 +11,19 @@ from typing import Generic, TypeVar
 from forebay.trainer import StagingQueue
 from forebay.trainer.entry_states import EntryState
 from forebay.trainer.queue_books import Work
+from forebay.trainer.queue_parts import QueueParts
 
 T = TypeVar("T")
 WAIT_S = 20.0
+_LOOK_S = 0.05
+
+
+def see(parts: QueueParts, is_so: Callable[[], bool]) -> None:
+    """Waits until something is so in a queue; looks by itself as well, as it tells nobody who began to wait."""
+    deadline = time.monotonic() + WAIT_S
+    with parts.changed:
+        while not parts.changed.wait_for(is_so, _LOOK_S):
+            assert time.monotonic() < deadline, repr(parts)
 
 
 class Watch:
@@ -58,9 +69,8 @@ class Watch:
             return self._found_work[before]
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        """Waits until something is so that the queue tells of."""
-        with self._parts.changed:
-            assert self._parts.changed.wait_for(is_so, WAIT_S), repr(self._parts)
+        """Waits until something is so in the queue."""
+        see(self._parts, is_so)
 
     def until_state(self, key: str, state: EntryState) -> None:
         """Waits until a queued entry is in a state."""

@@ -88,7 +88,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def all_is_as_the_model_says(self) -> None:
-        assert self.incoming.faults == self.faults
+        assert self.incoming.faults() == self.faults
         for model in self.models:
             arrivals, spans = model.arrivals, -(-model.arrivals.total_bytes // LENGTH)
             missing = [span for first, count in arrivals.missing() for span in range(first, first + count)]

@@ -160,7 +160,7 @@ def test_only_the_last_chunk_completes_and_only_if_it_is_right() -> None:
     assert not incoming.settle(arrivals, last, ChunkFault.WRONG_CHECKSUM, 2.0)
     assert arrivals.last_at == 1.0
     assert incoming.settle(arrivals, claimed(incoming, arrivals, 1), None, 3.0)
-    assert incoming.faults == {}, "those who throw a chunk away count it"
+    assert incoming.faults() == {}, "those who throw a chunk away count it"
 
 
 def test_chunks_that_were_thrown_away_are_counted_by_reason() -> None:
@@ -168,7 +168,7 @@ def test_chunks_that_were_thrown_away_are_counted_by_reason() -> None:
     for fault, times in ((ChunkFault.REPEATED, 2), (ChunkFault.MALFORMED, 1)):
         for _ in range(times):
             incoming.throw_away(fault)
-    assert incoming.faults == {ChunkFault.REPEATED: 2, ChunkFault.MALFORMED: 1}
+    assert incoming.faults() == {ChunkFault.REPEATED: 2, ChunkFault.MALFORMED: 1}
 
 
 def test_nobody_waits_for_what_nobody_writes_to() -> None:
@@ -221,5 +221,5 @@ def test_of_many_threads_that_claim_the_same_spans_each_span_is_granted_to_one()
         outcomes = list(pool.map(claim_all, range(threads)))
     assert sorted(span for mine, _ in outcomes for span in mine) == list(range(spans))
     assert sum(completed for _, completed in outcomes) == 1
-    assert incoming.faults == {ChunkFault.REPEATED: (threads - 1) * spans}
+    assert incoming.faults() == {ChunkFault.REPEATED: (threads - 1) * spans}
     assert (arrivals.is_complete, arrivals.received_bytes) == (True, arrivals.total_bytes)

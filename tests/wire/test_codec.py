@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numcodecs import blosc
 
 from forebay.wire import (
     BITSHUFFLE_LZ4,
@@ -53,7 +54,7 @@ def travelled(codec: str, data: memoryview, itemsize: int) -> bytes:
         return bytes(data)
     assert len(encoded) < len(data)
     place = Place(len(data))
-    decode_chunk(encoded, place.target)
+    decode_chunk(codec, encoded, place.target)
     place.assert_nothing_beside_it_was_written()
     return bytes(place.target)
 
@@ -145,11 +146,11 @@ def test_every_size_comes_back(codec: str, make: Callable[[int], bytes], nbytes:
 @both_codecs
 def test_a_frame_of_any_kind_of_buffer_is_decoded(codec: str) -> None:
     frame, place = frame_of(codec), Place(5000)
-    decode_chunk(frame, place.target)
+    decode_chunk(codec, frame, place.target)
     expected = bytes(place.target)
     for buffer in (bytearray(frame), memoryview(b"x" + frame + b"x")[1:-1], np.frombuffer(frame, np.uint8)):
         again = Place(5000)
-        decode_chunk(buffer, again.target)
+        decode_chunk(codec, buffer, again.target)
         assert bytes(again.target) == expected
 
 
@@ -186,9 +187,9 @@ def test_what_pads_the_rows_of_expert_ids_costs_next_to_nothing(row: int) -> Non
 # --- frames that are not what they say ---
 
 
-def assert_refused_untouched(frame: bytes | bytearray, place: Place) -> None:
+def assert_refused_untouched(codec: str, frame: bytes | bytearray, place: Place) -> None:
     with pytest.raises(ProtocolError, match="an encoded chunk"):
-        decode_chunk(frame, place.target)
+        decode_chunk(codec, frame, place.target)
     assert place.is_untouched
     place.assert_nothing_beside_it_was_written()
 
@@ -197,8 +198,21 @@ def assert_refused_untouched(frame: bytes | bytearray, place: Place) -> None:
 @given(data=st.data())
 def test_a_frame_that_is_cut_short_or_goes_on_is_refused(codec: str, data: st.DataObject) -> None:
     frame = frame_of(codec)
-    assert_refused_untouched(frame[: data.draw(st.integers(0, len(frame) - 1))], Place(5000))
-    assert_refused_untouched(frame + data.draw(st.binary(min_size=1, max_size=300)), Place(5000))
+    assert_refused_untouched(codec, frame[: data.draw(st.integers(0, len(frame) - 1))], Place(5000))
+    assert_refused_untouched(codec, frame + data.draw(st.binary(min_size=1, max_size=300)), Place(5000))
+
+
+@both_codecs
+@pytest.mark.parametrize("compressor", ["blosclz", "zlib", "zstd"])
+def test_a_frame_of_another_compressor_is_refused_unread(codec: str, compressor: str) -> None:
+    frame = blosc.compress(bytes(5000), compressor.encode(), 5, blosc.NOSHUFFLE, blosc.AUTOBLOCKS, 2)
+    assert_refused_untouched(codec, frame, Place(5000))
+
+
+@both_codecs
+def test_a_frame_of_the_other_shuffle_is_refused_unread(codec: str) -> None:
+    other = {SHUFFLE_LZ4: BITSHUFFLE_LZ4, BITSHUFFLE_LZ4: SHUFFLE_LZ4}[codec]
+    assert_refused_untouched(codec, frame_of(other), Place(5000))
 
 
 @both_codecs
@@ -207,7 +221,7 @@ def test_a_frame_that_is_cut_short_or_goes_on_is_refused(codec: str, data: st.Da
 @example(5001)
 @example(0)
 def test_a_frame_of_more_or_fewer_bytes_than_its_place_is_refused(codec: str, nbytes: int) -> None:
-    assert_refused_untouched(frame_of(codec), Place(nbytes))
+    assert_refused_untouched(codec, frame_of(codec), Place(nbytes))
 
 
 @both_codecs
@@ -219,20 +233,21 @@ def test_a_frame_that_declares_other_sizes_is_refused(codec: str, at: int, decla
     frame = bytearray(frame_of(codec))
     if frame[at : at + 4] != declared.to_bytes(4, "little"):
         frame[at : at + 4] = declared.to_bytes(4, "little")
-        assert_refused_untouched(frame, Place(5000))
+        assert_refused_untouched(codec, frame, Place(5000))
 
 
-@given(st.binary(max_size=100), st.integers(0, 200))
-def test_garbage_is_refused(frame: bytes, nbytes: int) -> None:
+@both_codecs
+@given(frame=st.binary(max_size=100), nbytes=st.integers(0, 200))
+def test_garbage_is_refused(codec: str, frame: bytes, nbytes: int) -> None:
     place = Place(nbytes)
     with pytest.raises(ProtocolError, match="an encoded chunk"):
-        decode_chunk(frame, place.target)
+        decode_chunk(codec, frame, place.target)
     place.assert_nothing_beside_it_was_written()
 
 
-def decode_or_refuse(frame: bytes | bytearray, place: Place) -> None:
+def decode_or_refuse(codec: str, frame: bytes | bytearray, place: Place) -> None:
     with contextlib.suppress(ProtocolError):
-        decode_chunk(frame, place.target)
+        decode_chunk(codec, frame, place.target)
     place.assert_nothing_beside_it_was_written()
 
 
@@ -242,7 +257,7 @@ def test_no_header_makes_a_frame_write_beside_its_place(codec: str, place_in_hea
     frame = bytearray(frame_of(codec))
     for value in range(256):
         frame[place_in_head] = value
-        decode_or_refuse(frame, Place(5000))
+        decode_or_refuse(codec, frame, Place(5000))
 
 
 @both_codecs
@@ -256,4 +271,4 @@ def test_no_damage_makes_a_frame_write_beside_its_place(codec: str, data: st.Dat
     # So that the damage gets past the first look.
     frame[DECODED_BYTES_AT : DECODED_BYTES_AT + 4] = nbytes.to_bytes(4, "little")
     frame[ENCODED_BYTES_AT : ENCODED_BYTES_AT + 4] = len(frame).to_bytes(4, "little")
-    decode_or_refuse(frame, Place(nbytes))
+    decode_or_refuse(codec, frame, Place(nbytes))

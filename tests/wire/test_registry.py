@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import collections
 import dataclasses
 from typing import Any, NamedTuple
 
@@ -145,6 +146,41 @@ def test_only_dataclasses_and_namedtuples_can_be_registered(cls: type) -> None:
 def test_an_unregistered_class_is_refused_by_path_and_name() -> None:
     with pytest.raises(TreeError, match=r"\['a'\] is of a class.*Pair.*register_type"):
         flatten({"a": Pair(1)}, registry=TreeRegistry(), limits=LIMITS)
+
+
+def test_a_refused_class_is_told_what_may_be_there_instead_in_words() -> None:
+    registry = TreeRegistry()
+    words = "dict, list, tuple, numpy arrays, static values and registered classes"
+    for names in ("none yet", "Pair"):
+        with pytest.raises(TreeError) as caught:
+            flatten({"a": FrozenSlots("x")}, registry=registry, limits=LIMITS)
+        assert caught.value.limit == f"{words} ({names})"
+        with pytest.raises(TreeError) as caught:
+            registry.of_name("Other", (), "['a']")
+        assert caught.value.limit == f"registered classes ({names})"
+        registry.register(Pair)
+
+
+class Tensor:
+    def __array__(self) -> Any:
+        return np.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        (Pair(1), "call forebay.register_type(cls) on both sides"),
+        (Tensor(), "convert it with numpy.asarray"),
+        (b"abc", "pass numpy.frombuffer(value, numpy.uint8)"),
+        ({1, 2}, "convert it to one of these"),
+        (collections.OrderedDict(), "convert it to one of these"),
+        (object(), "convert it to one of these"),
+    ],
+)
+def test_the_advice_about_a_refused_class_can_be_followed(value: object, remedy: str) -> None:
+    with pytest.raises(TreeError) as caught:
+        flatten({"a": value}, registry=TreeRegistry(), limits=LIMITS)
+    assert caught.value.remedy == remedy
 
 
 def test_a_subclass_of_a_registered_class_is_not_taken_for_it() -> None:

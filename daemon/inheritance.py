@@ -1,0 +1,82 @@
+"""What a daemon makes of what the one before it left in the pool: slots, and the journal of outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from forebay.shm import Outcome, SlotEvent, SlotState
+from forebay.wire import MicroBatchState
+
+from .actions import Level
+from .book import Book
+from .lending import Lending
+from .micro_batch import FoundSlot, MicroBatch, found_batch, recalled_batch
+
+Key = tuple[str, str]
+_LEAVE = {
+    SlotState.READY: SlotEvent.DROP,
+    SlotState.LENT: SlotEvent.RELEASE,
+    SlotState.QUARANTINED: SlotEvent.RELEASE,
+}
+
+
+class Inheritance:
+    """What a journal says, sorted; and what the slots say beside it.
+
+    Args:
+        outcomes: The journal, oldest first.
+    """
+
+    def __init__(self, outcomes: Iterable[Outcome]) -> None:
+        self._on_device: dict[Key, Outcome] = {}
+        self._over: dict[Key, Outcome] = {}
+        self._refused: list[Outcome] = []
+        self._was_reset: set[tuple[str, str, str]] = set()
+        for outcome in outcomes:
+            self._sort(outcome)
+
+    def _sort(self, outcome: Outcome) -> None:
+        key = (outcome.queue, outcome.key)
+        if outcome.code is not None:
+            self._refused.append(outcome)
+        elif outcome.was_reset:
+            self._was_reset.add((*key, outcome.attempt))
+        elif outcome.state is MicroBatchState.ON_DEVICE:
+            self._on_device[key] = outcome
+        else:
+            self._on_device.pop(key, None)
+            self._over.pop(key, None)  # so that the last to end comes last
+            self._over[key] = outcome
+
+    def enter(self, book: Book, lending: Lending, found_slots: Sequence[FoundSlot], now: float) -> None:
+        """Enters all of it into a new daemon's books."""
+        for outcome in (*self._refused, *self._over.values()):
+            book.recall(outcome, now)
+        for found in sorted(found_slots, key=lambda found: found.sequence):
+            book.next_sequence(at_least=found.sequence)
+            batch = found_batch(found, now)
+            if self._is_over(batch, book):
+                book.give_back_slot(batch, _LEAVE[book.slots[found.index].state])
+            else:
+                self._take_over(found, batch, book, lending, now)
+        for outcome in self._on_device.values():
+            if (outcome.queue, outcome.key) not in book.batches:
+                lending.adopt_on_device(outcome.holder, recalled_batch(outcome, now), now)
+
+    def _is_over(self, batch: MicroBatch, book: Book) -> bool:
+        """Whether the daemon before was killed when the end of this was recorded, and its slot not yet free."""
+        key = (batch.queue, batch.key)
+        latest = self._on_device.get(key) or self._over.get(key)
+        if latest is None:
+            return False
+        is_trained = latest.state is MicroBatchState.CONSUMED and book.slots[batch.slot].state is SlotState.READY
+        return latest.attempt == batch.attempt or is_trained
+
+    def _take_over(self, found: FoundSlot, batch: MicroBatch, book: Book, lending: Lending, now: float) -> None:
+        batch.was_reset = (batch.queue, batch.key, batch.attempt) in self._was_reset
+        book.batches[batch.queue, batch.key] = batch
+        if book.slots[found.index].state is SlotState.READY:
+            book.queue(batch.queue).insert(batch)
+        else:
+            lending.adopt(found, batch, now)
+        book.log(Level.INFO, "adopt", queue=batch.queue, key=batch.key, slot=batch.slot)

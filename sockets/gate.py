@@ -1,0 +1,141 @@
+"""Who may enter at a tcp endpoint of a server with keys: a file of clients, asked in each handshake."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import stat
+import threading
+from pathlib import Path
+from typing import Final
+
+import zmq
+
+from forebay.wire import STRANGER, Client, SettingError, read_clients
+
+from .keys import KeyPair, check_mode, load_key_pair
+
+log = logging.getLogger("forebay.access")
+
+_DOMAIN: Final = "forebay"
+CURVE_FRAME_BYTES: Final = 64
+"""More than CURVE adds to a frame: 33 bytes."""
+
+_Mark = tuple[int, int, int, int] | None
+
+
+class AuthorisedFile:
+    """The clients that the operator knows; looked at anew whenever the file has changed. Safe from any thread.
+
+    A file that has become wrong changes nothing, and is told in the log: half of a file, while somebody saves it,
+    must not throw everybody out. An empty one does.
+
+    Args:
+        path: Of the file, as the setting says.
+
+    Raises:
+        SettingError: It cannot be used.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._lock = threading.Lock()
+        self._mark = self._look()
+        self._clients = self._read()
+
+    def client_of(self, key: str) -> Client:
+        """Returns whose key it is now; the stranger who may do nothing if it is nobody's."""
+        with self._lock:
+            mark = self._look()
+            if mark != self._mark:
+                self._mark = mark
+                self._read_again()
+            return self._clients.get(key, STRANGER)
+
+    def _read_again(self) -> None:
+        try:
+            self._clients = self._read()
+        except SettingError as error:
+            log.error("authorised_file_wrong kept=%s reason=%s", len(self._clients), error)  # noqa: TRY400
+        else:
+            names = ",".join(sorted(client.name for client in self._clients.values()))
+            log.warning("authorised_file_changed clients=%s", names)
+
+    def _look(self) -> _Mark:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
+
+    def _read(self) -> dict[str, Client]:
+        forbidden = stat.S_IWGRP | stat.S_IWOTH
+        check_mode(self._path, "authorised_file", forbidden=forbidden, danger="write", remedy="chmod 644")
+        try:
+            text = self._path.read_text()
+        except (OSError, ValueError) as error:
+            raise SettingError(f"authorised_file {self._path} cannot be read: {error}") from error
+        return read_clients(text, str(self._path))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ServerKeys:
+    """What a server with keys has."""
+
+    own: KeyPair
+    authorised: AuthorisedFile
+
+    def guard(self, socket: zmq.Socket[bytes]) -> None:
+        """Has a socket, before it is bound, let nobody in that the context's `Gate` does not know."""
+        socket.curve_server = True
+        socket.curve_secretkey = self.own.secret
+        socket.zap_domain = _DOMAIN.encode()
+        # Without it, ZeroMQ would let everybody in while no gate is there.
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+
+def load_server_keys(key_file: str, authorised_file: str) -> ServerKeys | None:
+    """Reads the keys of a server; None where it has none.
+
+    Args:
+        key_file: Its secret key file, or empty.
+        authorised_file: Who may enter, or empty.
+
+    Raises:
+        SettingError: Only one of the two is given, or one of them cannot be used.
+    """
+    if not key_file and not authorised_file:
+        return None
+    if not key_file or not authorised_file:
+        missing = "authorised_file" if key_file else "key_file"
+        raise SettingError(f"setting {missing}", got="", limit="a file: key_file and authorised_file go together")
+    return ServerKeys(load_key_pair(key_file, "key_file"), AuthorisedFile(authorised_file))
+
+
+class Gate:
+    """Answers, on a thread of its own, for all sockets of one context that `ServerKeys.guard` was called for.
+
+    Args:
+        context: The context; it can end only after `close`.
+        keys: The server's.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: ServerKeys) -> None:
+        # Here: it brings asyncio along, which a daemon without keys does not need.
+        from zmq.auth.thread import ThreadAuthenticator
+
+        self._authorised = keys.authorised
+        self._authenticator = ThreadAuthenticator(context, log=logging.getLogger("forebay.zap"))
+        self._authenticator.configure_curve_callback(_DOMAIN, self)
+        self._authenticator.start()
+
+    def callback(self, domain: str, key: bytes) -> bool:  # noqa: ARG002 - pyzmq's signature
+        """Tells pyzmq whether a key may enter."""
+        client = self._authorised.client_of(key.decode())
+        if not client.rights:
+            log.warning("stranger_turned_away key=%s", key.decode())
+        return bool(client.rights)
+
+    def close(self) -> None:
+        """Ends it; a second call does nothing. Nobody enters any more."""
+        self._authenticator.stop()

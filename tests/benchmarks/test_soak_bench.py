@@ -1,0 +1,77 @@
+"""The soak, short, as its user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.benchmarks import soak_run
+from forebay.benchmarks.soak_bench import run
+from forebay.benchmarks.soak_faults import TRAINER
+from forebay.benchmarks.soak_parties import make_parties
+from forebay.benchmarks.soak_party import Party
+from forebay.benchmarks.soak_result import SoakSettings
+
+COMMAND = [sys.executable, "-m", "forebay.cli", "bench", "soak"]
+SIX = ("lost", "duplicated", "wrong_bytes", "stuck_slots", "leaked_bytes", "unexplained_errors")
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.slow
+def test_a_short_soak_loses_nothing_and_leaves_its_books(shm_dir: Path, tmp_path: Path) -> None:
+    # Without kills of the daemon, which forgets then what is consumed.
+    arguments = ("--minutes", "0.3", "--faults", "stop,cut,garbage,cancel", "--seed", "3")
+    done = bench(*arguments, "--shm", str(shm_dir), "--keep", str(tmp_path), "--json")
+    result = json.loads(done.stdout)
+    assert {name: result[name] for name in SIX} == dict.fromkeys(SIX, 0), done.stderr
+    assert done.returncode == 0
+    assert result["micro_batches"] > 0
+    assert result["stalls"] + result["cuts"] > 0
+    assert result["seed"] == 3
+    assert result["left_out"] == []
+    assert result["stand_ins"]
+    assert (tmp_path / "trainer.jsonl").stat().st_size > 0
+    assert list(shm_dir.iterdir()) == []
+    assert all(line.startswith("bench soak: ") for line in done.stderr.splitlines())
+
+
+@pytest.mark.slow
+def test_a_soak_without_a_trainer_gives_up_and_says_what_it_saw(
+    shm_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def all_but_the_trainer(*arguments: Any) -> list[Party]:
+        return [party for party in make_parties(*arguments) if party.name != TRAINER]
+
+    monkeypatch.setattr(soak_run, "make_parties", all_but_the_trainer)
+    result = run(SoakSettings(minutes=1, faults="cancel", watchdog_s=8, shm=str(shm_dir)))
+    assert not result.is_clean
+    (watchdog,) = [words for words in result.unexplained if "watchdog" in words]
+    assert "nothing was trained for " in watchdog
+    assert "READY" in watchdog  # what the daemon held
+    assert "Current thread" in watchdog or "Thread 0x" in watchdog
+    assert result.lost > 0
+    assert list(shm_dir.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shm_dir")
+def test_the_table_fits_a_narrow_terminal() -> None:
+    done = bench("--minutes", "0.05", "--faults", "cancel")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split()[0] == "micro_batches"
+
+
+def test_a_wrong_setting_is_one_line_and_exit_code_2() -> None:
+    done = bench("--minutes", "0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "forebay: setting minutes; got 0.0; limit 0.05 to 10000\n"

@@ -1,0 +1,86 @@
+"""The executor with a real pool: what a slot is used for next waits for whoever still writes to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.daemon import executor as executor_module
+from forebay.daemon.actions import AwaitWriters, WriteBody
+from forebay.daemon.book import LedgerSettings
+from forebay.daemon.executor import Executor
+from forebay.daemon.ledger import Ledger
+from forebay.shm import Pool, SlotTable
+from forebay.sockets import Mailbox
+from forebay.wire import Arrivals, ChunkHeader, Incoming, Limits, LocalError, cut_spans
+
+from .ledger_driver import ME
+
+
+@pytest.fixture
+def pool(shm_dir: Path) -> Iterator[Pool]:
+    pool = Pool(shm_dir / "pool", slot_count=1, slot_bytes=20_000, remembered_keys=1, peer=ME, epoch="1")
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def incoming() -> Incoming:
+    return Incoming()
+
+
+@pytest.fixture
+def executor(pool: Pool, incoming: Incoming) -> Iterator[Executor]:
+    about: dict[str, Any] = {
+        "me": ME,
+        "epoch": "1",
+        "software": "0",
+        "pool": "/pool",
+        "data_endpoint": "ipc://data",
+    }
+    ledger = Ledger(LedgerSettings(Limits()), SlotTable(pool.found_slots()), incoming, now=0.0, **about)
+    mailbox = Mailbox()
+    executor = Executor(ledger, pool, {}, mailbox)
+    yield executor
+    executor.close()
+    mailbox.close()
+
+
+def claimed(incoming: Incoming) -> tuple[Arrivals, ChunkHeader]:
+    """Returns what is being filled, with one chunk that somebody writes just now."""
+    arrivals = Arrivals(0, 1, 7, cut_spans((4096,), (0,), 4096))
+    header = ChunkHeader(slot=0, span=0, length=4096, generation=1, token=7, offset=0, checksum=0, codec=0)
+    incoming.open(arrivals)
+    assert incoming.claim(header) is arrivals
+    incoming.close(arrivals)
+    return arrivals, header
+
+
+def test_a_slot_is_written_to_only_when_the_last_chunk_of_before_is(
+    pool: Pool, incoming: Incoming, executor: Executor
+) -> None:
+    arrivals, header = claimed(incoming)
+    target = pool.files[0].body(0, 4096)
+    acts = threading.Thread(target=lambda: executor.perform([AwaitWriters(arrivals), WriteBody(0, b"new!")]))
+    acts.start()
+    # As the thread that receives would, while the loop waits.
+    target[:] = b"o" * 4096
+    assert acts.is_alive()
+    incoming.settle(arrivals, header, None, 0.0)
+    acts.join(60)
+    assert not acts.is_alive()
+    assert bytes(target[:8]) == b"new!oooo"
+
+
+def test_a_chunk_that_is_never_written_ends_the_daemon_before_its_slot_is_used_again(
+    pool: Pool, incoming: Incoming, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrivals, _ = claimed(incoming)
+    monkeypatch.setattr(executor_module, "_WRITE_S", 0.01)
+    with pytest.raises(LocalError, match=r"waited 0\.01 s for a chunk to be written, in Arr.*0/1 spans"):
+        executor.perform([AwaitWriters(arrivals), WriteBody(0, b"new!")])
+    assert bytes(pool.files[0].body(0, 4)) == bytes(4)

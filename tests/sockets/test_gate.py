@@ -1,0 +1,196 @@
+"""Who gets in at a guarded socket; with real ones."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from forebay.sockets import AuthorisedFile, Endpoint, Gate, load_client_keys, load_server_keys
+from forebay.wire import STRANGER, Peer, Right
+
+from .key_files import KeyFiles
+
+PATIENCE_MS = 20_000
+MOMENT_MS = 300
+PEER = Peer(name="test", pid=os.getpid(), host="here")
+MAX_FRAME_BYTES = 1000
+
+
+class Site:
+    """A server with keys, and clients of it.
+
+    Args:
+        folder: For the files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.files = KeyFiles(folder, "alice", "bob")
+        self.files.authorise(self.files.entry("alice", "stage"), self.files.entry("bob", "inspect"))
+        keys = load_server_keys(**self.files.server())
+        assert keys is not None
+        self.keys = keys
+        self._inside: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._outside: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._endpoints: list[Endpoint] = []
+        self._sockets: list[zmq.Socket[bytes]] = []
+        self.gate: Gate | None = None
+
+    def bind(self, address: str = "tcp://127.0.0.1:*", *, gate: bool = True) -> Endpoint:
+        if gate:
+            self.gate = Gate(self._inside, self.keys)
+        endpoint = Endpoint(
+            self._inside,
+            zmq.ROUTER,
+            address,
+            setting="s",
+            peer=PEER,
+            max_frame_bytes=MAX_FRAME_BYTES,
+            keys=self.keys,
+        )
+        self._endpoints.append(endpoint)
+        return endpoint
+
+    def connect(
+        self, endpoint: Endpoint, name: str = "", *, server: str = "server", routing: bytes = b""
+    ) -> zmq.Socket[bytes]:
+        socket = self._outside.socket(zmq.DEALER)
+        socket.linger = 0
+        self._sockets.append(socket)
+        if routing:
+            socket.routing_id = routing
+        if name:
+            client = load_client_keys(**self.files.client(name, server=server), server_setting="server_key_file")
+            assert client is not None
+            client.use(socket, endpoint.address)
+        socket.connect(endpoint.address)
+        return socket
+
+    def close(self) -> None:
+        for socket in self._sockets:
+            socket.close()
+        for endpoint in self._endpoints:
+            endpoint.close(linger_ms=0)
+        if self.gate is not None:
+            self.gate.close()
+        self._inside.term()
+        self._outside.term()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> KeyFiles:
+    return KeyFiles(tmp_path, "alice", "bob")
+
+
+def heard(endpoint: Endpoint, patience_ms: int = PATIENCE_MS) -> list[tuple[bytes, str, list[bytes]]]:
+    return [said[:3] for said in endpoint.received()] if endpoint.socket.poll(patience_ms) else []
+
+
+def test_a_message_says_whose_key_it_came_with(site: Site) -> None:
+    endpoint = site.bind()
+    for name in ("alice", "bob"):
+        socket = site.connect(endpoint, name)
+        socket.send_multipart([b"one", b"x" * MAX_FRAME_BYTES])
+        [(sender, user, frames)] = heard(endpoint)
+        assert frames == [b"one", b"x" * MAX_FRAME_BYTES], "a frame of the largest size passes also encrypted"
+        assert user == site.files.public(name)
+        assert site.keys.authorised.client_of(user).name == name
+        endpoint.socket.send_multipart([sender, b"answer"])
+        assert socket.poll(PATIENCE_MS)
+        assert socket.recv() == b"answer"
+
+
+def test_an_unknown_client_one_without_keys_and_one_that_means_another_server_say_nothing(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.files.authorise(site.files.entry("alice", "stage"))
+    endpoint = site.bind()
+    site.connect(endpoint, "bob").send(b"let me in")
+    site.connect(endpoint, "alice", server="bob").send(b"let me in")
+    site.connect(endpoint).send(b"let me in")
+    assert heard(endpoint, MOMENT_MS) == []
+    assert f"stranger_turned_away key={site.files.public('bob')}" in caplog.text
+    site.connect(endpoint, "alice").send(b"hello")
+    [(_, _, frames)] = heard(endpoint)
+    assert frames == [b"hello"], "who is known gets in all the while"
+
+
+def test_without_a_gate_nobody_gets_in(site: Site) -> None:
+    endpoint = site.bind(gate=False)
+    site.connect(endpoint, "alice").send(b"let me in")
+    assert heard(endpoint, MOMENT_MS) == []
+
+
+def test_an_ipc_path_asks_for_no_keys(site: Site, shm_dir: Path) -> None:
+    endpoint = site.bind(f"ipc://{shm_dir}/control")
+    assert not endpoint.is_guarded
+    site.connect(endpoint).send(b"hello")
+    [(_, user, frames)] = heard(endpoint)
+    assert (user, frames) == ("", [b"hello"])
+    endpoint.close(linger_ms=0)
+
+
+def test_a_routing_id_that_another_client_took_over_is_not_the_first_ones_any_more(site: Site) -> None:
+    endpoint = site.bind()
+    alice = site.connect(endpoint, "alice", routing=b"chosen")
+    alice.send(b"hello")
+    [(sender, user, _)] = heard(endpoint)
+    assert endpoint.is_still(sender, user)
+    alice.close()
+    taken: list[tuple[bytes, str, list[bytes]]] = []
+    while not taken:  # it is turned away for as long as the first connection is not known to be gone
+        bob = site.connect(endpoint, "bob", routing=b"chosen")
+        bob.send(b"hello")
+        taken = heard(endpoint, MOMENT_MS)
+    [(again, other, _)] = taken
+    assert (again, other) == (sender, site.files.public("bob"))
+    assert endpoint.is_still(sender, other)
+    assert not endpoint.is_still(sender, user), "what was for alice is not sent to bob"
+
+
+# --- the file ---
+
+
+def test_a_change_of_the_file_counts_from_the_next_question_on(files: KeyFiles) -> None:
+    file = AuthorisedFile(str(files.authorised))
+    assert file.client_of(files.public("alice")) is STRANGER
+    files.authorise(files.entry("alice", "stage"))
+    assert file.client_of(files.public("alice")).rights == {Right.STAGE}
+    files.authorise(files.entry("bob", "stage"))
+    assert file.client_of(files.public("alice")) is STRANGER
+    files.authorise()
+    assert file.client_of(files.public("bob")) is STRANGER
+
+
+@pytest.mark.parametrize("spoil", ["text", "mode", "gone"])
+def test_a_file_that_became_wrong_changes_nothing_and_is_told_once(
+    files: KeyFiles, caplog: pytest.LogCaptureFixture, spoil: str
+) -> None:
+    files.authorise(files.entry("alice", "stage"))
+    file = AuthorisedFile(str(files.authorised))
+    match spoil:
+        case "text":
+            files.authorise("[half of")
+        case "mode":
+            files.authorise(files.entry("bob", "stage"))
+            files.authorised.chmod(0o666)
+        case "gone":
+            files.authorised.unlink()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert file.client_of(files.public("alice")).name == "alice"
+            assert file.client_of(files.public("bob")) is STRANGER
+    assert caplog.text.count("authorised_file_wrong kept=1") == 1
+    files.authorise(files.entry("bob", "stage"))
+    assert file.client_of(files.public("bob")).name == "bob"

@@ -1,0 +1,169 @@
+"""Key files: who may read them, and what is said about those that others may read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from forebay.cli.app import app
+from forebay.sockets import (
+    AuthorisedFile,
+    load_client_keys,
+    load_key_pair,
+    load_public_key,
+    load_server_keys,
+    make_key_files,
+)
+from forebay.wire import Client, HostError, Right, SettingError, UsageError, read_clients
+
+
+@pytest.fixture
+def open_umask() -> None:
+    """Has this process make files that everybody may do everything with, unless it says otherwise."""
+    os.umask(0)
+
+
+@pytest.fixture(autouse=True)
+def _umask_as_before() -> object:
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_a_secret_file_is_readable_by_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+    public, secret = make_key_files(tmp_path, "alice")
+    assert (mode(public), mode(secret)) == (0o644, 0o600)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alice.key", "alice.key_secret"]
+    pair = load_key_pair(str(secret), "key_file")
+    assert load_public_key(str(public), "key_file") == pair.public
+    assert pair.secret.decode() not in public.read_text()
+    assert pair.secret.decode() not in repr(pair)
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_a_secret_is_never_in_a_file_that_others_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    link = os.link
+
+    def look(source: Path, target: Path) -> None:
+        folder = Path(source).parent
+        seen.append(mode(folder))
+        if Path(source).suffix == ".key_secret":
+            seen.append(mode(Path(source)))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", look)
+    make_key_files(tmp_path, "alice")
+    assert set(seen) == {0o700, 0o600}, "its folder is private before it is, and it is before it gets its name"
+
+
+@pytest.mark.parametrize("present", ["alice.key", "alice.key_secret"])
+def test_a_file_that_is_there_is_never_replaced(tmp_path: Path, present: str) -> None:
+    (tmp_path / present).write_text("mine")
+    with pytest.raises(UsageError, match=f"{present} exists already"):
+        make_key_files(tmp_path, "alice")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(present, "mine")]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../alice", "a/b", ".hidden"])
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="name of the key files"):
+        make_key_files(tmp_path, name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match=f"{tmp_path}/missing"):
+        make_key_files(tmp_path / "missing", "alice")
+
+
+def test_the_command_prints_what_goes_into_the_file_of_authorised_clients(tmp_path: Path) -> None:
+    entries = ""
+    for name, flags in (("alice", []), ("bob 2", ["--right", "train", "--right", "inspect"])):
+        done = CliRunner().invoke(app, ["keygen", name, "--folder", str(tmp_path), *flags])
+        assert done.exit_code == 0
+        assert str(tmp_path / f"{name}.key_secret") in done.stderr
+        entries += done.stdout
+    alice, bob = (load_public_key(str(tmp_path / f"{name}.key"), "").decode() for name in ("alice", "bob 2"))
+    assert read_clients(entries, "output") == {
+        alice: Client("alice", frozenset({Right.STAGE})),
+        bob: Client("bob 2", frozenset({Right.TRAIN, Right.INSPECT})),
+    }
+
+
+# --- files of others ---
+
+
+@pytest.mark.parametrize("bits", [0o640, 0o604, 0o660, 0o601])
+def test_a_secret_that_others_may_read_is_refused_with_its_mode_and_the_remedy(tmp_path: Path, bits: int) -> None:
+    _, secret = make_key_files(tmp_path, "alice")
+    secret.chmod(bits)
+    with pytest.raises(SettingError) as caught:
+        load_key_pair(str(secret), "key_file")
+    for word in ("setting key_file", f"mode {bits:04o}", f"chmod 600 {secret}"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("bits", [0o620, 0o602])
+def test_a_file_of_clients_that_others_may_write_is_refused_with_its_mode_and_the_remedy(
+    tmp_path: Path, bits: int
+) -> None:
+    file = tmp_path / "authorised.toml"
+    file.touch()
+    file.chmod(bits)
+    with pytest.raises(SettingError) as caught:
+        AuthorisedFile(str(file))
+    for word in ("authorised_file", f"mode {bits:04o}", f"chmod 644 {file}"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_secret_of_somebody_else_is_refused_with_the_remedy(
+    tmp_path: Path,
+) -> None:
+    _, secret = make_key_files(tmp_path, "alice")
+    os.chown(secret, 4711, -1)
+    with pytest.raises(SettingError) as caught:
+        load_key_pair(str(secret), "key_file")
+    assert "got uid 4711" in str(caught.value)
+    assert f"chown 0 {secret}" in str(caught.value)
+
+
+def test_a_public_file_in_place_of_a_secret_one_is_told(tmp_path: Path) -> None:
+    public, _ = make_key_files(tmp_path, "alice")
+    public.chmod(0o600)
+    with pytest.raises(SettingError, match="holds no secret key"):
+        load_key_pair(str(public), "key_file")
+
+
+@pytest.mark.parametrize("text", ["", "nothing", 'public-key = "short"', "public-key ="])
+def test_what_is_no_key_file_is_told(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "file"
+    file.write_text(text)
+    file.chmod(0o600)
+    with pytest.raises(SettingError, match=r"setting server_key_file: .* is no key file"):
+        load_public_key(str(file), "server_key_file")
+
+
+def test_one_file_of_two_is_a_wrong_setting_and_none_of_two_is_no_keys(tmp_path: Path) -> None:
+    _, secret = make_key_files(tmp_path, "alice")
+    with pytest.raises(SettingError, match="setting authorised_file"):
+        load_server_keys(str(secret), "")
+    with pytest.raises(SettingError, match="setting key_file"):
+        load_server_keys("", "some")
+    with pytest.raises(SettingError, match="setting server_key_file"):
+        load_client_keys(str(secret), "", server_setting="server_key_file")
+    with pytest.raises(SettingError, match="setting client_key_file"):
+        load_client_keys("", "some", server_setting="server_key_file")
+    assert load_server_keys("", "") is None
+    assert load_client_keys("", "", server_setting="server_key_file") is None

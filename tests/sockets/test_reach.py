@@ -1,0 +1,94 @@
+"""Why nobody answers: each wrong deployment is told apart from the others."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import forebay
+from forebay.sockets.reach import why_silent
+
+
+@pytest.fixture
+def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("here.sock")
+        listener.listen()
+        yield listener
+
+
+@pytest.mark.usefixtures("listener")
+def test_who_takes_the_connection_is_not_blamed() -> None:
+    assert why_silent("ipc://here.sock") == ""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert why_silent(f"tcp://127.0.0.1:{server.getsockname()[1]}") == ""
+
+
+def test_a_socket_that_is_not_there_may_be_elsewhere(tmp_path: Path) -> None:
+    words = why_silent(f"ipc://{tmp_path}/none.sock")
+    assert words.startswith(f"there is no {tmp_path}/none.sock here: if one runs, it is seen from elsewhere")
+    assert "PrivateTmp" in words
+    assert why_silent(f"ipc://{tmp_path}/folder/none.sock").startswith(f"there is no {tmp_path}/folder here")
+
+
+def test_a_socket_that_nobody_listens_at_was_left_behind(listener: socket.socket) -> None:
+    listener.close()
+    assert why_silent("ipc://here.sock") == "nobody listens at that socket any more: whoever made it is gone"
+
+
+def test_a_path_that_is_too_long_is_told_by_its_length() -> None:
+    path = "/run/" + "x" * 103
+    assert why_silent(f"ipc://{path}") == (
+        "its path has 108 bytes, a Unix socket's 107 at most; choose a shorter folder"
+    )
+    assert why_silent(f"ipc://{path[:-1]}").startswith("there is no ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="to become another user needs root")
+def test_a_socket_of_another_user_is_told_by_both_uids() -> None:
+    # The folder itself must be open to all: pytest's is not.
+    folder = Path("/tmp") / f"forebay-test-{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    try:
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(folder / "private.sock"))
+            other.listen()
+            (folder / "private.sock").chmod(0o600)
+            code = (
+                "import os, sys; from forebay.sockets.reach import why_silent; os.setuid(65534);"
+                f" print(why_silent('ipc://{folder}/private.sock'))"
+            )
+            environment = os.environ | {"PYTHONPATH": str(Path(forebay.__file__).parents[1])}
+            done = subprocess.run(
+                [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+            )
+        assert done.stdout.startswith("it is private to uid 0, and this process runs as uid 65534: "), done.stderr
+    finally:
+        (folder / "private.sock").unlink()
+        folder.rmdir()
+
+
+def test_a_port_that_nobody_listens_at_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert why_silent(f"tcp://127.0.0.1:{port}") == "nobody listens there"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        ("tcp://127.0.0.1:port", "'port' is no port"),
+        ("tcp://no.such.host.invalid:1", "the name no.such.host.invalid is not known here"),
+        ("udp://127.0.0.1:1", "it is neither an ipc:// nor a tcp:// address"),
+        ("ipc:///dev/null", "nobody listens at that socket any more"),
+    ],
+)
+def test_what_is_no_address_is_told(endpoint: str, words: str) -> None:
+    assert why_silent(endpoint).startswith(words)

@@ -1,0 +1,172 @@
+"""Who a client is, and what it may do; read from a file of the operator's, decided without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from .errors import SettingError, printable
+
+_KEY_CHARS: Final = 40
+_Z85: Final = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#")
+_FIELDS: Final = {"key", "rights", "queues"}
+
+
+class Right(enum.StrEnum):
+    """What a client may be allowed.
+
+    Attributes:
+        STAGE: To offer, abandon, await, reset and advance, in its queues.
+        TRAIN: To call the methods of a trainer's worker.
+        INSPECT: To see everything that a status shows.
+    """
+
+    STAGE = "stage"
+    TRAIN = "train"
+    INSPECT = "inspect"
+
+
+class DataProtection(enum.StrEnum):
+    """What guards the data endpoint.
+
+    Attributes:
+        NONE: Nothing but the file system, or the network around it.
+        AUTHENTICATED: Chunks travel in the clear, and count only with the token of a grant, which is told on the
+            encrypted control connection alone.
+        ENCRYPTED: Chunks are encrypted, and only known clients connect.
+    """
+
+    NONE = "none"
+    AUTHENTICATED = "authenticated"
+    ENCRYPTED = "encrypted"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Client:
+    """One client as the operator knows it.
+
+    Attributes:
+        name: For people.
+        rights: What it may do.
+        queues: Names of the queues in which it may stage; None for all.
+    """
+
+    name: str
+    rights: frozenset[Right]
+    queues: frozenset[str] | None = None
+
+    def may_use(self, queue: str) -> bool:
+        """Whether a queue is one of its own."""
+        return self.queues is None or queue in self.queues
+
+    def may_see(self, queue: str) -> bool:
+        """Whether it may hear what a queue holds, and who holds it."""
+        return Right.INSPECT in self.rights or (Right.STAGE in self.rights and self.may_use(queue))
+
+    def lacks(self, right: Right, queue: str | None = None) -> str:
+        """Returns the words to refuse a request with that needs a right, in a queue if it is about one.
+
+        Returns:
+            Empty if it may.
+        """
+        if not self.rights:
+            return "this connection's key is not authorised, or not any more; ask the operator"
+        if right not in self.rights:
+            return f"client {self.name!r} lacks the right {right.value!r}; ask the operator"
+        if queue is not None and not self.may_use(queue):
+            return f"client {self.name!r} lacks the right {right.value!r} in queue {printable(queue)!r}"
+        return ""
+
+
+TRUSTED: Final = Client("", frozenset(Right))
+"""Whoever comes where no keys are asked for: it may do everything."""
+
+STRANGER: Final = Client("", frozenset())
+"""Whoever has a key that is not known: it may do nothing."""
+
+
+def read_clients(text: str, source: str) -> dict[str, Client]:
+    """Reads the authorised clients, a table each in TOML: key, rights, and queues if not all.
+
+    Args:
+        text: Of the file.
+        source: The file's name, for errors.
+
+    Returns:
+        Clients by public key, in the 40 characters of Z85.
+
+    Raises:
+        SettingError: It cannot be read, or says something that has no meaning; the message names the client.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except ValueError as error:
+        raise SettingError(f"authorised_file {source} cannot be read: {error}") from error
+    clients: dict[str, Client] = {}
+    for name, table in tables.items():
+        key, client = _client(name, table, f"authorised_file {source}, client {printable(name)!r}")
+        if key in clients:
+            raise SettingError(f"authorised_file {source} gives {clients[key].name!r} and {name!r} the same key")
+        clients[key] = client
+    return clients
+
+
+def _client(name: str, table: Any, where: str) -> tuple[str, Client]:
+    if not isinstance(table, Mapping):
+        raise SettingError(where, got=table, limit='a table: [NAME], then key = "..." and rights = ["stage"]')
+    if unknown := sorted(table.keys() - _FIELDS):
+        raise SettingError(f"{where} has unknown fields", got=unknown, limit=sorted(_FIELDS))
+    key = table.get("key")
+    if not isinstance(key, str) or not is_public_key(key):
+        raise SettingError(f"{where}, key", got=key, limit="the 40 characters of a public key, from its .key file")
+    rights = list(_texts(table.get("rights"), f"{where}, rights"))
+    if not rights or set(rights) - {right.value for right in Right}:
+        limit = "one or more of " + ", ".join(Right)
+        raise SettingError(f"{where}, rights", got=rights, limit=limit)
+    queues = frozenset(_texts(table["queues"], f"{where}, queues")) if "queues" in table else None
+    return key, Client(name, frozenset(map(Right, rights)), queues)
+
+
+def _texts(value: Any, where: str) -> Iterator[str]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise SettingError(where, got=value, limit="a list of texts")
+    yield from value
+
+
+def is_public_key(text: str) -> bool:
+    """Whether a text looks like a public key: 40 characters of Z85."""
+    return len(text) == _KEY_CHARS and _Z85.issuperset(text)
+
+
+def check_exposure(endpoints: Mapping[str, str], *, key_file: str, insecure: bool) -> None:
+    """Checks that nothing is offered to other hosts by accident.
+
+    Args:
+        endpoints: Addresses to bind, by setting.
+        key_file: The server's secret key, if it has one.
+        insecure: Whether everybody shall be let in.
+
+    Raises:
+        SettingError: An address is reachable from other hosts, and nobody said who may come.
+    """
+    for name, address in endpoints.items():
+        if is_exposed(address) and not key_file and not insecure:
+            raise SettingError(
+                f"setting {name} would let everybody in who reaches it",
+                got=address,
+                limit="ipc, or tcp on 127.0.0.1, as long as there are no keys",
+                remedy="make keys (forebay keygen) and set key_file and authorised_file, see docs/security.md;"
+                " or set insecure (--insecure, FOREBAY_INSECURE=true) on a network where you trust everybody",
+            )
+
+
+def is_exposed(address: str) -> bool:
+    """Whether other hosts may reach what is bound at an address."""
+    if not address.startswith("tcp:"):
+        return False
+    host = address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    is_loopback = host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdecimal())
+    return not is_loopback
