@@ -23,12 +23,14 @@ from forebay.wire import (
     Reached,
     RefusalCode,
     Refused,
+    printable,
 )
 
 from .actions import Action, Address, AwaitWriters, Level, Log, Reply, WriteOutcome, WriteState
 from .micro_batch import MicroBatch, recalled_batch
 from .train_queue import TrainQueue
 
+_NAME_CHARS = 64
 _LASTING = frozenset({RefusalCode.REPLACED, RefusalCode.DROPPED, RefusalCode.STALE})
 """Refusals that also the next daemon repeats; the others were for want of something that it may have."""
 
@@ -47,6 +49,10 @@ class LedgerSettings:
         max_waiting_offers: Offers that may wait for a slot.
         remembered_keys: Finished micro-batches whose outcome is remembered.
         max_peers: Connections that are known at once.
+        max_queues: Queues that hold a micro-batch or have a trainer.
+        max_waits: `Await`s of all peers.
+        max_waits_per_peer: `Await`s of one peer.
+        max_waiting_bytes: Manifests and bodies of the offers that wait for a slot.
         max_versions_behind: Policy versions that a micro-batch may be behind its queue's; -1 for any number.
         max_age_s: Age in seconds from which on a micro-batch is stale; 0 for none.
     """
@@ -57,6 +63,10 @@ class LedgerSettings:
     max_waiting_offers: int = 256
     remembered_keys: int = 10_000
     max_peers: int = 4096
+    max_queues: int = 1024
+    max_waits: int = 65_536
+    max_waits_per_peer: int = 4096
+    max_waiting_bytes: int = 256 << 20
     max_versions_behind: int = -1
     max_age_s: float = 0.0
 
@@ -108,6 +118,8 @@ class Book:
         self._finished: OrderedDict[tuple[str, str], MicroBatch] = OrderedDict()
         self._refused: OrderedDict[tuple[str, str, str], Refused] = OrderedDict()
         self._awaiting: dict[tuple[str, str], dict[tuple[Address, int], Awaiting]] = {}
+        self._wait_counts: Counter[Address] = Counter()
+        self._wait_count = 0
         self._sequence = 0
         self._actions: list[Action] = []
         self._records: list[Action] = []
@@ -183,6 +195,21 @@ class Book:
     def queue(self, name: str) -> TrainQueue:
         """Returns a queue, made at its first mention."""
         return self.queues.setdefault(name, TrainQueue(name))
+
+    def has_room_for_queue(self, name: str) -> bool:
+        """Tells whether a queue is there already, or may be."""
+        if name in self.queues:
+            return True
+        names = self.queues.keys() | {batch.queue for batch in self.batches.values()}
+        return name in names or len(names) < self.settings.max_queues
+
+    def forget_if_unused(self, name: str) -> None:
+        """Forgets a queue that holds nothing and has no trainer; its next mention makes it anew."""
+        queue = self.queues.get(name)
+        if queue is None or queue.attachment is not None or queue.ready:
+            return
+        if not any(batch.queue == name for batch in self.batches.values()):
+            del self.queues[name]
 
     def versions_behind(self, batch: MicroBatch) -> tuple[int | None, int]:
         """Returns its queue's policy version, and how many a micro-batch is behind; 0 where one is not known."""
@@ -270,6 +297,7 @@ class Book:
         if self.batches.get(key) is batch:
             del self.batches[key]
         _remember(self._finished, key, batch, self.settings.remembered_keys)
+        self.forget_if_unused(batch.queue)
         if not batch.fell_silent:  # its attempt may still go on
             self.record(batch)
         self.counters[f"finished_{batch.state}"] += 1
@@ -285,7 +313,7 @@ class Book:
     def supersede(self, batch: MicroBatch, now: float) -> None:
         """Ends a micro-batch whose key a newer attempt takes over, and tells whoever still sends it."""
         self.refuse_attempt(
-            batch, RefusalCode.REPLACED, f"a newer attempt for {batch.key!r} took this one's place"
+            batch, RefusalCode.REPLACED, f"a newer attempt for {printable(batch.key)!r} took this one's place"
         )
         # Those who await the key await the newer attempt from now on.
         waits = self._awaiting.pop((batch.queue, batch.key), None)
@@ -300,7 +328,7 @@ class Book:
         waits = self._awaiting.get((batch.queue, batch.key), {})
         for wait_key, wait in list(waits.items()):
             if self._answer(wait, batch):
-                del waits[wait_key]
+                self._forget_wait(waits, wait_key)
         if not waits:
             self._awaiting.pop((batch.queue, batch.key), None)
 
@@ -331,14 +359,35 @@ class Book:
     ) -> None:
         """Answers now or when the micro-batch gets there; a repeated request renews its lease."""
         wait = Awaiting(to, request_id, until, now + self.settings.await_lease_s)
-        if not self._answer(wait, batch):
-            self._awaiting.setdefault((batch.queue, batch.key), {})[to, request_id] = wait
+        if self._answer(wait, batch):
+            return
+        waits = self._awaiting.get((batch.queue, batch.key), {})
+        is_new = (to, request_id) not in waits
+        if is_new and self._has_too_many_waits(to):
+            words = f"{self.settings.max_waits_per_peer} waits of one peer (max_waits_per_peer), or "
+            words += f"{self.settings.max_waits} of all (max_waits), are there already"
+            self.refuse(to, request_id, RefusalCode.BAD_REQUEST, words)
+        else:
+            self._awaiting.setdefault((batch.queue, batch.key), waits)[to, request_id] = wait
+            self._wait_count += is_new
+            self._wait_counts[to] += is_new
+
+    def _has_too_many_waits(self, to: Address) -> bool:
+        settings = self.settings
+        return self._wait_counts[to] >= settings.max_waits_per_peer or self._wait_count >= settings.max_waits
+
+    def _forget_wait(self, waits: dict[tuple[Address, int], Awaiting], wait_key: tuple[Address, int]) -> None:
+        del waits[wait_key]
+        self._wait_count -= 1
+        self._wait_counts[wait_key[0]] -= 1
+        if not self._wait_counts[wait_key[0]]:
+            del self._wait_counts[wait_key[0]]
 
     def expire_waits(self, now: float) -> None:
         """Forgets waits that nobody renewed."""
         for key, waits in list(self._awaiting.items()):
             for wait_key in [wait_key for wait_key, wait in waits.items() if wait.deadline <= now]:
-                del waits[wait_key]
+                self._forget_wait(waits, wait_key)
             if not waits:
                 del self._awaiting[key]
 
@@ -360,6 +409,11 @@ class Book:
         slot = self.slots.apply(batch.slot, batch.generation, event)
         sequence = 0 if slot.state is SlotState.FREE else batch.sequence
         self.do(WriteState(slot.index, slot.state, sequence, holder))
+
+
+def shortened(peer: Peer) -> Peer:
+    """Returns a peer's description as it is kept and shown: its names may be of any length."""
+    return Peer(name=peer.name[:_NAME_CHARS], pid=peer.pid, host=peer.host[:_NAME_CHARS])
 
 
 def _remember(memory: OrderedDict[K, V], key: K, value: V, limit: int) -> None:

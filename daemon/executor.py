@@ -12,7 +12,7 @@ import zmq
 
 from forebay.shm import Pool, SlotFile, holder_path
 from forebay.sockets import Endpoint, Mailbox
-from forebay.wire import LocalError, encode_message, printable
+from forebay.wire import LocalError, LogLimit, encode_message, printable
 
 from .actions import (
     Action,
@@ -20,6 +20,7 @@ from .actions import (
     AwaitWriters,
     Channel,
     ForgetHolder,
+    Level,
     Log,
     Reply,
     ReserveSlot,
@@ -35,6 +36,7 @@ from .ledger import Ledger
 log = logging.getLogger("forebay.daemon")
 
 _WRITE_S = 60.0
+_ALWAYS_TOLD = frozenset({"adopt", "discard"})
 
 
 class Executor:
@@ -58,6 +60,7 @@ class Executor:
         self._pool = pool
         self._endpoints = endpoints
         self._mailbox = mailbox
+        self._log_limit = LogLimit()
         self._replies: dict[Address, list[bytes]] = {}
         self._grower = SlotGrower(mailbox, self._grown, self._grow_failed)
         self._by_type: dict[type[Action], Callable[[Any], None]] = {
@@ -140,7 +143,24 @@ class Executor:
     def _forget(self, action: ForgetHolder) -> None:
         holder_path(self._pool.path, action.holder).unlink(missing_ok=True)
 
+    def tell_left_out(self, now: float) -> None:
+        """Says how many events were left out of the log; due at `next_deadline`."""
+        for event, count in self._log_limit.take_left_out(now):
+            log.warning("left_out event=%s count=%s", event, count)
+
+    def next_deadline(self) -> float | None:
+        """Returns the monotonic second at which `tell_left_out` has something to say, or None."""
+        return self._log_limit.next_deadline()
+
+    def _is_told(self, action: Log) -> bool:
+        # What the host causes is bounded by its slots; peers can cause any number of the others.
+        if action.level <= Level.DEBUG or action.event in _ALWAYS_TOLD:
+            return True
+        now = time.monotonic()
+        self.tell_left_out(now)
+        return self._log_limit.admits(f"{action.event} {action.fields.get('code', '')}".rstrip(), now)
+
     def _log(self, action: Log) -> None:
-        if log.isEnabledFor(action.level):
+        if log.isEnabledFor(action.level) and self._is_told(action):
             words = " ".join(f"{name}={printable(value)}" for name, value in action.fields.items())
             log.log(action.level, "%s %s", action.event, words)

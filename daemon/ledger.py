@@ -41,18 +41,17 @@ from forebay.wire import (
     TrainerRequest,
     Want,
     Welcome,
+    printable,
 )
 
 from .actions import Action, Address, Level, Reply
-from .book import Book, LedgerSettings
+from .book import Book, LedgerSettings, shortened
 from .inheritance import Inheritance
 from .lending import Lending
 from .micro_batch import FoundSlot, MicroBatch
 from .staging import MAX_POLICY_VERSION, Staging
 from .staleness import Staleness
 from .status import describe
-
-_NAME_CHARS = 64
 
 
 class Ledger:
@@ -247,8 +246,7 @@ class Ledger:
             words = f"client speaks protocol {request.version}, daemon {PROTOCOL_VERSION}"
             book.refuse(sender, request.id, RefusalCode.VERSION, words)
             return
-        name, host = request.peer.name[:_NAME_CHARS], request.peer.host[:_NAME_CHARS]
-        book.peers[sender] = Peer(name=name, pid=request.peer.pid, host=host)
+        book.peers[sender] = shortened(request.peer)
         while len(book.peers) > book.settings.max_peers:
             book.peers.popitem(last=False)
         welcome = Welcome(
@@ -293,7 +291,9 @@ class Ledger:
             return
         batch = self._book.find(request.queue, request.key)
         if batch is None:
-            words = f"no micro-batch {request.key!r} in queue {request.queue!r}; stage it first"
+            words = (
+                f"no micro-batch {printable(request.key)!r} in queue {printable(request.queue)!r}; stage it first"
+            )
             self._book.refuse(sender, request.id, RefusalCode.UNKNOWN_KEY, words)
             return
         self._book.wait_for(batch, sender, request.id, request.until, now)

@@ -20,10 +20,11 @@ from forebay.wire import (
     RefusalCode,
     Staged,
     Want,
+    printable,
 )
 
 from .actions import Address, ForgetHolder, Level, Reply, WatchHolder
-from .book import Book
+from .book import Book, shortened
 from .micro_batch import FoundSlot, MicroBatch, on_device_batch
 from .staleness import Staleness
 from .train_queue import Attachment, TrainQueue
@@ -66,6 +67,10 @@ class Lending:
             words = f"this holder is attached to queue {elsewhere[0].name!r}; a lock stands for one attachment"
             book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
             return False
+        if not book.has_room_for_queue(request.queue):
+            words = f"{book.settings.max_queues} queues are in use already, max_queues"
+            book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
+            return False
         queue = book.queue(request.queue)
         present = queue.attachment
         if present is not None and present.holder != request.holder:
@@ -77,8 +82,8 @@ class Lending:
             book.refuse(address, request.id, RefusalCode.QUEUE_TAKEN, words)
             return False
         if present is None:
-            present = self._attachment(queue, request.holder, request.peer, now)
-        present.address, present.peer = address, request.peer
+            present = self._attachment(queue, request.holder, shortened(request.peer), now)
+        present.address, present.peer = address, shortened(request.peer)
         present.credit_total = present.lent_total = 0
         book.log(Level.INFO, "attach", queue=queue.name, peer=request.peer.name, pid=request.peer.pid)
         book.do(Reply(address, Attached(id=request.id, epoch=book.epoch, limits=book.settings.limits)))
@@ -137,10 +142,10 @@ class Lending:
         if known.attempt == attempt:
             book.do(Reply(known.sender, Staged(id=known.offer_id, state=batch.state)))
         elif is_trained:
-            words = f"the trainer of queue {queue.name!r} trained {key!r} meanwhile, by another way"
+            words = f"the trainer of queue {queue.name!r} trained {printable(key)!r} meanwhile, by another way"
             book.refuse(known.sender, known.offer_id, RefusalCode.CONSUMED, words)
         else:
-            words = f"the trainer of queue {queue.name!r} came back with {key!r} on its device"
+            words = f"the trainer of queue {queue.name!r} came back with {printable(key)!r} on its device"
             book.refuse(known.sender, known.offer_id, RefusalCode.IN_USE, words)
         return True
 
@@ -275,6 +280,7 @@ class Lending:
         self._book.do(ForgetHolder(holder))
         if queue.attachment is attachment:
             queue.attachment = None
+            self._book.forget_if_unused(queue.name)
 
     def _lose_on_device(self, attachment: Attachment, now: float, reason: str) -> None:
         for batch in attachment.on_device.values():

@@ -18,6 +18,9 @@ from forebay.wire import (
 
 from .actions import Address
 
+_BYTES_PER_LEAF = 40
+"""Of an integer in a tuple."""
+
 
 class IllegalMoveError(LocalError):
     """A move that a micro-batch's table does not have; nothing has moved."""
@@ -90,6 +93,11 @@ class MicroBatch:
     def file_bytes(self) -> int:
         """Size that its slot's file must have."""
         return file_bytes_for(self.body_bytes, len(self.envelope))
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory that it takes while it waits for a slot, nearly."""
+        return len(self.envelope) + len(self.body) + _BYTES_PER_LEAF * len(self.leaf_bytes)
 
     def silent_at(self, fill_lease_s: float) -> float:
         """Returns the monotonic second at which its sender has been silent for a lease, if nothing more comes."""

@@ -21,8 +21,10 @@ from forebay.sockets import (
     Gate,
     Mailbox,
     control_frame_limit,
+    fitting_connections,
     load_server_keys,
     milliseconds_until,
+    too_many_frames,
     waking_signals,
 )
 from forebay.wire import (
@@ -43,6 +45,7 @@ from .actions import Action, Address, Channel
 from .adoption import found_slots
 from .executor import Executor
 from .ledger import Ledger
+from .memory_watch import MemoryWatch
 from .settings import Settings
 
 log = logging.getLogger("forebay.daemon")
@@ -77,6 +80,7 @@ class Server:
 
     def __init__(self, settings: Settings, *, software: str, epoch: str) -> None:
         self._settings = settings
+        self._memory = MemoryWatch(settings.max_private_bytes)
         self._stop_at: float | None = None
         self._was_signalled = False
         self._keys = load_server_keys(settings.key_file, settings.authorised_file)
@@ -99,6 +103,10 @@ class Server:
             undo.callback(self._context.term)
             self._mailbox = Mailbox()
             undo.callback(self._mailbox.close)
+            # Others: the lock of each trainer is watched through a descriptor.
+            max_connections = fitting_connections(
+                settings.max_connections, setting="max_connections", endpoints=3, others=1
+            )
             self._gate = None if self._keys is None else Gate(self._context, self._keys)
             undo.callback(self._close_gate)
 
@@ -110,6 +118,8 @@ class Server:
                     setting=name,
                     peer=me,
                     max_frame_bytes=control_frame_limit(settings.max_manifest_bytes + settings.max_eager_bytes),
+                    max_connections=max_connections,
+                    receive_high_water=settings.control_messages,
                     keys=self._keys,
                     gid=gid,
                 )
@@ -131,6 +141,7 @@ class Server:
                 failed=self._failed,
                 threads=settings.receive_threads,
                 io_threads=settings.io_threads,
+                max_connections=max_connections,
                 keys=self._keys if settings.data_protection == DataProtection.ENCRYPTED else None,
                 gid=gid,
             )
@@ -189,13 +200,15 @@ class Server:
         poller = zmq.Poller()
         for endpoint in (self._control, self._trainer):
             poller.register(endpoint.socket, zmq.POLLIN)
+            poller.register(endpoint.connections.monitor, zmq.POLLIN)
         poller.register(self._mailbox.fileno(), zmq.POLLIN)
         poller.register(self._signal_end, zmq.POLLIN)
         if parent_fd is not None:
             poller.register(parent_fd, zmq.POLLIN)
         while not self._is_over():
             due = self._ledger.next_deadline()
-            poll_ms = milliseconds_until((due, self._stop_at), time.monotonic())
+            others = (self._stop_at, self._executor.next_deadline(), self._memory.next_look_at)
+            poll_ms = milliseconds_until((due, *others), time.monotonic())
             ready = {source for source, _ in poller.poll(poll_ms)}
             if parent_fd is not None and parent_fd in ready:
                 poller.unregister(parent_fd)
@@ -205,6 +218,12 @@ class Server:
             self._turn(ready, due)
 
     def _turn(self, ready: set[object], due: float | None) -> None:
+        for endpoint in (self._control, self._trainer):
+            if endpoint.connections.monitor in ready:
+                endpoint.connections.attend()
+        now = time.monotonic()
+        self._memory.look(now)
+        self._executor.tell_left_out(now)
         for event in self._mailbox.take():
             event()
         self._executor.flush()
@@ -223,8 +242,10 @@ class Server:
         decode: Callable[[bytes], T],
         handle: Callable[[Address, T, float], Sequence[Action]],
     ) -> None:
-        for routing, user, frames in endpoint.received():
+        for routing, user, frames, too_many in endpoint.received():
             sender = Address(channel, routing, user)
+            if too_many:
+                self._perform(self._ledger.unreadable(sender, too_many_frames(too_many)))
             for frame in frames:
                 try:
                     request = decode(frame)

@@ -21,6 +21,7 @@ from forebay.wire import (
     check_exposure,
     check_settings,
     is_exposed,
+    printable,
     read_variables,
     setting,
     settings_from,
@@ -61,6 +62,29 @@ class Settings:
         64 << 10, "bytes of a small micro-batch that may travel with its offer; 0 = none", 0, MIB
     )
     max_waiting_offers: int = setting(256, "offers that may wait for a slot", 1, 1 << 16)
+    max_connections: int = setting(
+        1024,
+        "connections to each of the three endpoints",
+        1,
+        1 << 16,
+        "lowered where the descriptors do not suffice",
+    )
+    max_private_bytes: int = setting(
+        2 * GIB,
+        "bytes of private memory at which the daemon ends in order and keeps its pool; 0 = no bound",
+        0,
+        1 << 40,
+        "measured: below 100 MiB in use",
+    )
+    control_messages: int = setting(
+        64, "messages buffered per peer on the control and trainer endpoints, a bound on memory", 1, 1 << 16
+    )
+    max_queues: int = setting(1024, "queues that hold a micro-batch or have a trainer", 1, 1 << 16)
+    max_waits: int = setting(65_536, "waits for a key's state, of all peers together", 1, 1 << 24)
+    max_waits_per_peer: int = setting(4096, "waits for a key's state, of one peer", 1, 1 << 24)
+    max_waiting_bytes: int = setting(
+        256 * MIB, "bytes of manifests and bodies of the offers that wait for a slot", 1024, 1 << 40
+    )
     remembered_keys: int = setting(
         10_000, "finished keys whose outcome is remembered, 2 KiB of shared memory each", 1, 1 << 20
     )
@@ -164,6 +188,11 @@ class Settings:
             fill_lease_s=self.fill_lease_s,
             max_waiting_offers=self.max_waiting_offers,
             remembered_keys=self.remembered_keys,
+            max_peers=max(4096, self.max_connections),
+            max_queues=self.max_queues,
+            max_waits=self.max_waits,
+            max_waits_per_peer=self.max_waits_per_peer,
+            max_waiting_bytes=self.max_waiting_bytes,
             max_versions_behind=self.max_versions_behind,
             max_age_s=self.max_age_s,
         )
@@ -196,8 +225,8 @@ def load_settings(
 def _from_file(file: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise SettingError(f"the settings file {file} cannot be read: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise SettingError(f"the settings file {file} cannot be read: {printable(str(error))}") from error
     unknown = sorted(values.keys() - {field.name for field in dataclasses.fields(Settings)})
     if unknown:
         raise SettingError(f"the settings file {file} names unknown settings", got=unknown)

@@ -27,6 +27,7 @@ from forebay.wire import (
     cut_spans,
     decode_manifest,
     place_leaves,
+    printable,
 )
 
 from .actions import Address, Reply, WriteBody, WriteLoan
@@ -36,6 +37,7 @@ from .slot_supply import SlotSupply
 from .staleness import Staleness
 
 _MAX_WAIT_S = 86_400
+_SHOWN_SLOTS = 8
 _MAX_AGE_S = 1e9
 MAX_POLICY_VERSION = (1 << 63) - 1
 _ANY_SIZE = 1 << 128
@@ -87,12 +89,12 @@ class Staging:
         elif batch.fell_silent:
             self._admit(sender, offer, now, client)
         elif batch.state is MicroBatchState.DROPPED:
-            words = f"this attempt for {offer.key!r} was dropped: {batch.reason}"
+            words = f"this attempt for {printable(offer.key)!r} was dropped: {batch.reason}"
             self._book.refuse(sender, offer.id, RefusalCode.DROPPED, words)
 
     def _replace(self, batch: MicroBatch, sender: Address, offer: Offer, now: float, client: Client) -> None:
         if batch.state is MicroBatchState.CONSUMED:
-            words = f"{offer.key!r} was trained already; use a new key for a new micro-batch"
+            words = f"{printable(offer.key)!r} was trained already; use a new key for a new micro-batch"
             self._book.refuse(sender, offer.id, RefusalCode.CONSUMED, words)
         elif self._is_with_trainer(batch):
             words = f"the trainer of queue {offer.queue!r} holds {offer.key!r}; wait until it is consumed"
@@ -142,9 +144,9 @@ class Staging:
             return
         if self._is_refused_as_stale(batch, replaced, now):
             return
-        if replaced is None and len(book.waiting()) >= book.settings.max_waiting_offers:
-            words = f"{book.settings.max_waiting_offers} offers wait for a slot already; offer again later"
-            book.refuse(sender, offer.id, RefusalCode.TOO_MANY_OFFERS, words)
+        crowded = self._is_crowded(batch) if replaced is None else ""
+        if crowded:
+            book.refuse(sender, offer.id, RefusalCode.TOO_MANY_OFFERS, f"{crowded}; offer again later")
             return
         # A key that is there already keeps its place among the batches, and so in the line for a slot.
         book.batches[batch.queue, batch.key] = batch
@@ -154,6 +156,17 @@ class Staging:
         self.serve_waiting(now)
         if batch.slot < 0 and offer.wait_s <= 0:
             self._refuse_for_want_of_a_slot(batch, now)
+
+    def _is_crowded(self, batch: MicroBatch) -> str:
+        """Says why there is no room for one more offer; empty if there is."""
+        settings, waiting = self._book.settings, self._book.waiting()
+        if len(waiting) >= settings.max_waiting_offers:
+            return f"{len(waiting)} offers wait for a slot already, max_waiting_offers"
+        if sum(other.waiting_bytes for other in waiting) + batch.waiting_bytes > settings.max_waiting_bytes:
+            return f"the offers that wait take {settings.max_waiting_bytes} bytes already, max_waiting_bytes"
+        if not self._book.has_room_for_queue(batch.queue):
+            return f"{settings.max_queues} queues are in use already, max_queues"
+        return ""
 
     def _is_refused_as_stale(self, batch: MicroBatch, replaced: MicroBatch | None, now: float) -> bool:
         words = self._staleness.offered(batch, now)
@@ -319,7 +332,7 @@ class Staging:
         """Gives up an attempt, unless the trainer holds it already."""
         batch = self._book.find(request.queue, request.key)
         if batch is None or batch.attempt != request.attempt:
-            words = f"no such attempt for {request.key!r} in queue {request.queue!r}"
+            words = f"no such attempt for {printable(request.key)!r} in queue {printable(request.queue)!r}"
             self._book.refuse(sender, request.id, RefusalCode.UNKNOWN_KEY, words)
             return
         if (request.queue, request.key) in self._book.batches and not self._is_with_trainer(batch):
@@ -339,7 +352,7 @@ class Staging:
                 dropped.append(batch)
         for batch in dropped:
             if not batch.was_published:
-                words = f"queue {request.queue!r} was reset"
+                words = f"queue {printable(request.queue)!r} was reset"
                 self._book.refuse_attempt(batch, RefusalCode.DROPPED, words)
             self._book.drop(batch, now, "the queue was reset")
         if request.queue in self._book.queues:
@@ -367,8 +380,12 @@ class Staging:
             self._forget(batch, now, words)
 
     def _refuse_for_want_of_a_slot(self, batch: MicroBatch, now: float) -> None:
-        held = ", ".join(self._describe_slot(slot.index, batch.client, now) for slot in self._book.slots)
-        words = f"no slot became free for {batch.key!r}: {held}"
+        slots = list(self._book.slots)
+        held = ", ".join(self._describe_slot(slot.index, batch.client, now) for slot in slots[:_SHOWN_SLOTS])
+        if len(slots) > _SHOWN_SLOTS:
+            # The words are remembered with the attempt, thousands of times.
+            held += f" and {len(slots) - _SHOWN_SLOTS} more"
+        words = f"no slot became free for {printable(batch.key)!r}: {held}"
         self._book.refuse_attempt(batch, RefusalCode.NO_SLOT, words)
         self._forget(batch, now, "no slot became free")
 
@@ -379,8 +396,9 @@ class Staging:
         batch = next((batch for batch in self._book.batches.values() if batch.slot == index), None)
         if batch is None or not client.may_see(batch.queue):
             return words
-        words += f" {batch.key!r} for {now - batch.since:.1f} s"
-        trainer = self._book.queue(batch.queue).attachment
+        words += f" {printable(batch.key)!r} for {now - batch.since:.1f} s"
+        queue = self._book.queues.get(batch.queue)
+        trainer = queue.attachment if queue is not None else None
         if trainer is None or index not in trainer.lent:
             return words
         return f"{words} with {trainer.peer.name} pid {trainer.peer.pid} on {trainer.peer.host}"
@@ -390,3 +408,4 @@ class Staging:
         self._book.give_back_slot(batch, SlotEvent.ABANDON)
         batch.move(MicroBatchEvent.DROP, now, reason)
         del self._book.batches[batch.queue, batch.key]
+        self._book.forget_if_unused(batch.queue)

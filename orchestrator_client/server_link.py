@@ -19,6 +19,7 @@ from forebay.shm import this_peer
 from forebay.sockets import ClientKeys, ping, why_silent
 from forebay.wire import (
     CONTROL_HEARTBEAT_TIMEOUT_MS,
+    MAX_FRAMES,
     PROTOCOL_VERSION,
     BrokenError,
     ClosedError,
@@ -221,7 +222,8 @@ class ServerLink:
             return
         # No room: with a server that is away this long, its repeat will do.
         with contextlib.suppress(zmq.Again):
-            self._socket.send_multipart(outbox, zmq.NOBLOCK)
+            for first in range(0, len(outbox), MAX_FRAMES):
+                self._socket.send_multipart(outbox[first : first + MAX_FRAMES], zmq.NOBLOCK)
         # ZeroMQ's descriptor tells only once, and may have told just now.
         self._receive()
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import xxhash
 
-from forebay.wire import LEAF_ALIGNMENT, HostError
+from forebay.wire import LEAF_ALIGNMENT, HostError, printable
 
 from .states import SlotState
 
@@ -160,5 +160,5 @@ def read_envelope(buffer: memoryview, header: SlotHeader) -> Envelope:
         raise HostError("the slot's envelope is damaged", remedy=remedy)
     try:
         return _ENVELOPE.decode(encoded)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise HostError(f"the slot's envelope cannot be read: {error}", remedy=remedy) from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise HostError(f"the slot's envelope cannot be read: {printable(str(error))}", remedy=remedy) from error

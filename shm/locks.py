@@ -117,7 +117,7 @@ def read_note(path: Path) -> LockNote | None:
     """Returns what the holder wrote, or None if it has not yet."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=LockNote)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
 
 

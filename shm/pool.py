@@ -226,7 +226,7 @@ def read_pool_header(path: Path) -> PoolHeader:
     """
     try:
         return msgspec.json.decode((path / HEADER_NAME).read_bytes(), type=PoolHeader)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         raise pool_fault(path / HEADER_NAME, error) from error
 
 

@@ -2,7 +2,8 @@
 
 from .bulk_receiver import BulkReceiver
 from .chunk_receiver import ChunkReceiver
-from .endpoint import Endpoint, control_frame_limit, milliseconds_until
+from .connections import Connections, fitting_connections
+from .endpoint import Endpoint, control_frame_limit, milliseconds_until, too_many_frames
 from .gate import AuthorisedFile, Gate, ServerKeys, load_server_keys
 from .keys import ClientKeys, KeyPair, load_client_keys, load_key_pair, load_public_key, make_key_files
 from .liveness import ping
@@ -15,12 +16,14 @@ __all__ = [
     "BulkReceiver",
     "ChunkReceiver",
     "ClientKeys",
+    "Connections",
     "Endpoint",
     "Gate",
     "KeyPair",
     "Mailbox",
     "ServerKeys",
     "control_frame_limit",
+    "fitting_connections",
     "load_client_keys",
     "load_key_pair",
     "load_public_key",
@@ -29,6 +32,7 @@ __all__ = [
     "milliseconds_until",
     "ping",
     "stopped_by_sigterm",
+    "too_many_frames",
     "waking_signals",
     "why_silent",
 ]

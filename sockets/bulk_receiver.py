@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import zmq
@@ -16,6 +16,7 @@ from .gate import Gate, ServerKeys
 
 _CLOSE_S: Final = 10.0
 _INNER: Final = "inproc://chunks"
+_CHUNK_FRAMES: Final = 2
 _INNER_CHUNKS: Final = 1
 """Chunks that wait for each of several threads: one to go on with."""
 
@@ -23,9 +24,9 @@ _INNER_CHUNKS: Final = 1
 class BulkReceiver:
     """Receives chunks on threads of its own, so that no control message waits behind bulk data.
 
-    With one thread, that one owns the socket. With several, ZeroMQ's own proxy deals messages out to them, without
-    the interpreter and without a copy. A chunk that comes twice at once may be thrown away while the first of the
-    two turns out to be damaged; it is then sent again like any that is missing.
+    With one thread, that one owns the socket. With several, one more deals messages out to them, without a copy.
+    A chunk that comes twice at once may be thrown away while the first of the two turns out to be damaged; it is
+    then sent again like any that is missing.
 
     Args:
         address: Where the PULL socket is bound.
@@ -35,6 +36,7 @@ class BulkReceiver:
         receive_chunks: Chunks buffered per sender.
         threads: That receive, check and decode.
         io_threads: ZeroMQ's own, which read from the connections.
+        max_connections: At which no more are taken.
         keys: Guard and encrypt a tcp address; None where the tokens of grants are enough.
         gid: See `Endpoint`.
         incoming: Knows which chunks are wanted.
@@ -65,6 +67,7 @@ class BulkReceiver:
         failed: Callable[[BaseException], None],
         threads: int = 1,
         io_threads: int = 1,
+        max_connections: int = 1024,
         keys: ServerKeys | None = None,
         gid: int | None = None,
     ) -> None:
@@ -81,6 +84,7 @@ class BulkReceiver:
                 peer=peer,
                 max_frame_bytes=chunk_bytes,
                 receive_high_water=receive_chunks,
+                max_connections=max_connections,
                 keys=keys,
                 gid=gid,
             )
@@ -91,28 +95,33 @@ class BulkReceiver:
         self.address = endpoint.address
         self._threads: list[threading.Thread] = []
 
-        def receive_from(socket: zmq.Socket[bytes], close: Callable[[], None]) -> None:
+        receivers = [endpoint.socket] if threads == 1 else self._inner_sockets(endpoint, threads)
+        for socket in receivers:
             receiver = ChunkReceiver(socket, incoming, target, complete)
-            self._start("chunks", receiver.receive, close)
+            if threads == 1:
+                self._start("chunks", (endpoint.wait, receiver.receive), lambda: endpoint.close(linger_ms=0))
+            else:
+                self._start("chunks", (receiver.receive,), socket.close)
 
-        def close_endpoint() -> None:
-            endpoint.close(linger_ms=0)
-
-        if threads == 1:
-            receive_from(endpoint.socket, close_endpoint)
-            return
+    def _inner_sockets(self, endpoint: Endpoint, count: int) -> list[zmq.Socket[bytes]]:
+        """Starts the thread that deals out what comes; returns where it does."""
         inner = self._inner(zmq.PUSH)
         inner.bind(_INNER)
-        for _ in range(threads):
-            socket = self._inner(zmq.PULL)
+        sockets = [self._inner(zmq.PULL) for _ in range(count)]
+        for socket in sockets:
             socket.connect(_INNER)
-            receive_from(socket, socket.close)
+
+        def deal_out() -> None:
+            frames = endpoint.socket.recv_multipart(copy=False)
+            # A chunk has two; of more, those that are enough to see that it is none.
+            inner.send_multipart(frames[: _CHUNK_FRAMES + 1], copy=False)
 
         def close_both() -> None:
             inner.close()
-            close_endpoint()
+            endpoint.close(linger_ms=0)
 
-        self._start("chunks-proxy", lambda: zmq.proxy(endpoint.socket, inner), close_both)
+        self._start("chunks-dealer", (endpoint.wait, deal_out), close_both)
+        return sockets
 
     def __repr__(self) -> str:
         return f"BulkReceiver({self.address!r}, {len(self._threads)} threads)"
@@ -123,13 +132,14 @@ class BulkReceiver:
         socket.sndhwm = socket.rcvhwm = _INNER_CHUNKS
         return socket
 
-    def _start(self, name: str, turn: Callable[[], object], close: Callable[[], None]) -> None:
+    def _start(self, name: str, steps: Sequence[Callable[[], object]], close: Callable[[], None]) -> None:
         """Starts a thread that takes turns until the context ends; it closes the socket that it uses."""
 
         def run() -> None:
             try:
                 while True:
-                    turn()
+                    for step in steps:
+                        step()
             except zmq.ContextTerminated:
                 pass
             except BaseException as error:  # noqa: BLE001 - a thread that ends in silence would be a hang

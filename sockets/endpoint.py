@@ -13,6 +13,7 @@ import zmq
 
 from forebay.shm import FileLock, make_private_folder, runtime_folder, share, this_peer
 from forebay.wire import (
+    MAX_FRAMES,
     PROTOCOL_VERSION,
     HeldError,
     Hello,
@@ -28,12 +29,15 @@ from forebay.wire import (
     encode_message,
 )
 
+from .connections import Connections, hidden_path, ipc_path
 from .gate import CURVE_FRAME_BYTES, ServerKeys
 from .liveness import answer_pings
 
 _PROBE_MS = 1000
 _CONTROL_SLACK_BYTES = 64 << 10
+_MAX_BACKLOG = 100
 _MESSAGES_PER_TURN = 16
+_FRAMES_PER_TURN = 4096
 _REMEMBERED_USERS = 16_384
 
 
@@ -50,6 +54,11 @@ class Endpoint:
         peer: This process, for whoever finds the path locked.
         max_frame_bytes: Larger frames cut their connection.
         receive_high_water: Messages buffered per peer.
+        send_high_water: Answers buffered per peer; more are thrown away.
+        max_connections: See `Connections`.
+
+    Attributes:
+        connections: Whoever polls the socket attends to them as well.
         keys: Guard a tcp address; the context must have its `Gate`. An ipc path is guarded by the file system.
         gid: A group that may connect to an ipc path beside this user; None for nobody.
 
@@ -73,6 +82,8 @@ class Endpoint:
         peer: Peer,
         max_frame_bytes: int,
         receive_high_water: int = 1000,
+        send_high_water: int = 1000,
+        max_connections: int = 1024,
         keys: ServerKeys | None = None,
         gid: int | None = None,
     ) -> None:
@@ -80,13 +91,23 @@ class Endpoint:
         self._lock = _claim_ipc(address, setting, peer, gid) if address.startswith("ipc://") else None
         self._users: OrderedDict[bytes, str] = OrderedDict()
         self.is_guarded = keys is not None and address.startswith("tcp://")
+        if (path := ipc_path(address)) is not None:
+            hidden_path(path).unlink(missing_ok=True)  # left by one that was killed
         self.socket = context.socket(kind)
+        self.connections = Connections(self.socket, setting, max_connections)
+        self._sender, self._frame_count = b"", 0
+        self._poller = zmq.Poller()
+        for source in (self.socket, self.connections.monitor):
+            self._poller.register(source, zmq.POLLIN)
         try:
             # Before it is bound, since each connection takes it over: one that is lost with answers unsent would
             # otherwise keep them, and the context from ending, for ever. `close` gives those of the others time.
             self.socket.linger = 0
             self.socket.maxmsgsize = max_frame_bytes
             self.socket.rcvhwm = receive_high_water
+            self.socket.sndhwm = send_high_water
+            # Those who wait here come even when no more are taken.
+            self.socket.backlog = min(_MAX_BACKLOG, max_connections)
             answer_pings(self.socket)
             if kind == zmq.ROUTER:
                 self.socket.router_mandatory = True
@@ -112,6 +133,19 @@ class Endpoint:
                 ) from error
             raise HostError(f"{setting} {address} cannot be bound: {error.strerror}") from error
 
+    def wait(self) -> None:
+        """Waits for a message, and attends to the connections meanwhile.
+
+        Raises:
+            zmq.ContextTerminated: While it waited.
+        """
+        while True:
+            ready = {source for source, _ in self._poller.poll()}
+            if self.connections.monitor in ready:
+                self.connections.attend()
+            if self.socket in ready:
+                return
+
     def _bind_privately(self, address: str) -> None:
         if self._lock is None:
             self.socket.bind(address)
@@ -124,29 +158,44 @@ class Endpoint:
             os.umask(before)
         share(self._lock.path.with_suffix(""), private=0o600, shared=0o660, gid=self._gid)
 
-    def received(self) -> Iterator[tuple[bytes, str, list[bytes]]]:
-        """Yields who sent which frames to a ROUTER, up to one turn's share; waits for nothing.
+    def received(self) -> Iterator[tuple[bytes, str, list[bytes], int]]:
+        """Yields what came to a ROUTER, up to one turn's share; waits for nothing.
 
         Yields:
-            The sender's routing id; the key that it proved to have, empty where there are none; the frames.
+            The sender's routing id; the key that it proved to have, empty where there are none; the frames; how
+            many more there were than a message may have, once that is known. A long message comes in parts.
         """
+        room = _FRAMES_PER_TURN
         for _ in range(_MESSAGES_PER_TURN):
-            try:
-                sender, user, frames = self._receive()
-            except zmq.Again:
+            if not self.socket.rcvmore:
+                try:
+                    self._sender, self._frame_count = self.socket.recv(zmq.NOBLOCK), 0
+                except zmq.Again:
+                    return
+            user, frames = self._receive(room)
+            room -= len(frames)
+            kept = frames[: max(0, MAX_FRAMES - self._frame_count)]
+            self._frame_count += len(frames)
+            too_many = 0 if self.socket.rcvmore else max(0, self._frame_count - MAX_FRAMES)
+            yield self._sender, user, kept, too_many
+            if not room:
                 return
-            yield sender, user, frames
 
-    def _receive(self) -> tuple[bytes, str, list[bytes]]:
-        if not self.is_guarded:
-            sender, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            return sender, "", frames
-        first, *rest = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+    def _receive(self, room: int) -> tuple[str, list[bytes]]:
+        """Returns who sent the next frames of a message, and at most `room` of them."""
+        frames: list[bytes] = []
         user = ""
-        with contextlib.suppress(IndexError, zmq.ZMQError):  # nothing in it, or nobody said who sent it
-            user = str(rest[-1].get("User-Id"))
-        self._note_user(first.bytes, user)
-        return first.bytes, user, [frame.bytes for frame in rest]
+        while self.socket.rcvmore and len(frames) < room:
+            if self.is_guarded:
+                frame = self.socket.recv(copy=False)
+                with contextlib.suppress(zmq.ZMQError):  # nobody said who sent it
+                    user = str(frame.get("User-Id"))
+                frames.append(frame.bytes)
+            else:
+                frames.append(self.socket.recv())
+        if self.is_guarded:
+            self._note_user(self._sender, user)
+        return user, frames
 
     def _note_user(self, sender: bytes, user: str) -> None:
         self._users[sender] = user
@@ -163,15 +212,23 @@ class Endpoint:
 
     def close(self, *, linger_ms: int) -> None:
         """Closes the socket, giving queued answers some time, and frees the path."""
+        self.connections.close()
         self.socket.close(linger=linger_ms)
         if self._lock is not None:
-            self._lock.path.with_suffix("").unlink(missing_ok=True)
+            path = self._lock.path.with_suffix("")
+            for left in (path, hidden_path(path)):
+                left.unlink(missing_ok=True)
             self._lock.close(remove=True)
 
 
 def control_frame_limit(max_manifest_bytes: int) -> int:
     """Returns the largest control frame: a manifest and what surrounds it."""
     return max_manifest_bytes + _CONTROL_SLACK_BYTES
+
+
+def too_many_frames(count: int) -> str:
+    """Says how many of a message's frames were not looked at, and why."""
+    return f"a message had {count} frames more than it may have, {MAX_FRAMES}; they were thrown away"
 
 
 def milliseconds_until(deadlines: Iterable[float | None], now: float) -> int | None:
@@ -205,15 +262,17 @@ def _claim_ipc(address: str, setting: str, peer: Peer, gid: int | None) -> FileL
 def _who_answers(context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
     with context.socket(zmq.DEALER) as probe:
         probe.linger = 0
+        # A peer of another kind is dropped at its greeting; then there is nobody to send to, for ever.
+        probe.sndtimeo = probe.rcvtimeo = _PROBE_MS
+        hello = Hello(id=1, version=PROTOCOL_VERSION, peer=this_peer("forebay probe"))
         try:
             probe.connect(address.replace("*", "127.0.0.1"))
+            probe.send(encode_message(hello))
+            return _who_says(probe.recv())
+        except zmq.Again:
+            return "a process that does not answer as a Forebay daemon or worker"
         except zmq.ZMQError:
             return "a process that cannot be asked who it is"
-        hello = Hello(id=1, version=PROTOCOL_VERSION, peer=this_peer("forebay probe"))
-        probe.send(encode_message(hello))
-        if not probe.poll(_PROBE_MS):
-            return "a process that does not answer as a Forebay daemon or worker"
-        return _who_says(probe.recv())
 
 
 def _who_says(frame: bytes) -> str:

@@ -35,6 +35,9 @@ from .call_memory import CallMemory
 from .call_record import Address, Answer, CallAction, CallRecord, GiveUp, LetGo, Receive, Run
 from .call_states import CallEvent
 
+_LEFT_TO_OTHERS = 4
+"""One client leaves the others a quarter of the calls that may wait."""
+
 
 class CallBooks:
     """All that a worker knows of its calls.
@@ -143,6 +146,9 @@ class CallBooks:
             return RefusalCode.UNKNOWN_METHOD, f"the worker has no method {printable(request.method)!r}"
         if len(self._unfinished) >= self._limits.waiting_calls:
             return RefusalCode.TOO_MANY_CALLS, f"{self._limits.waiting_calls} calls wait or run already"
+        share = self._limits.waiting_calls - self._limits.waiting_calls // _LEFT_TO_OTHERS
+        if sum(other.id.client == request.call.client for other in self.unfinished) >= share:
+            return RefusalCode.TOO_MANY_CALLS, f"{share} calls of this client wait or run already"
         return None
 
     def _take_manifest(self, call: CallRecord, encoded: bytes, now: float) -> tuple[RefusalCode, str] | None:

@@ -18,6 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 from forebay.shm import SHARE_SHM, FileLock, lock_holder, read_pool_header, this_peer
 from forebay.sockets import milliseconds_until, ping, why_silent
 from forebay.wire import (
+    MAX_FRAMES,
     BrokenError,
     Detach,
     ForebayError,
@@ -266,7 +267,8 @@ class DaemonLink:
         if unsent:
             # Never waits: with a daemon away this long it is said again after attaching anew.
             with contextlib.suppress(zmq.Again):
-                self._socket.send_multipart(unsent, zmq.NOBLOCK)
+                for first in range(0, len(unsent), MAX_FRAMES):
+                    self._socket.send_multipart(unsent[first : first + MAX_FRAMES], zmq.NOBLOCK)
 
     def _lock_in(self, pool: Path, epoch: str) -> tuple[str, bool]:
         try:

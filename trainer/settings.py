@@ -75,6 +75,14 @@ class TrainerSettings:
     )
     max_answer_bytes: int = setting(MIB, "bytes of what a method returns; more is left out", 1024, 64 * MIB)
     remembered_calls: int = setting(1024, "answers that are kept for repeated calls", 1, 1 << 20)
+    max_connections: int = setting(
+        96,
+        "connections to each of the worker's endpoints",
+        1,
+        1 << 16,
+        "fits where a process may have 1024 descriptors",
+        variable="FOREBAY_WORKER_MAX_CONNECTIONS",
+    )
     worker_drain_s: float = setting(60.0, "seconds that calls may take to finish once it is to stop", 0, 86_400)
     key_file: str = setting("", "the worker's secret key file, for tcp endpoints; empty = no keys")
     authorised_file: str = setting("", "TOML file of the clients that may enter, with keys and rights")

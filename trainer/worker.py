@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import zmq
 
-from forebay.sockets import Mailbox, milliseconds_until, stopped_by_sigterm, waking_signals
+from forebay.sockets import Mailbox, milliseconds_until, stopped_by_sigterm, too_many_frames, waking_signals
 from forebay.wire import (
     Call,
     CallRequest,
@@ -22,6 +22,7 @@ from forebay.wire import (
     ClosedError,
     GetWorkerStatus,
     Hello,
+    LogLimit,
     ProtocolError,
     Raised,
     RefusalCode,
@@ -89,6 +90,7 @@ class TrainerWorker:
         )
         self._stop_at: float | None = None
         self._has_served = False
+        self._log_limit = LogLimit()
         self._is_idle = threading.Event()
         self._is_idle.set()
         self._is_closed = False
@@ -160,7 +162,8 @@ class TrainerWorker:
         with waking_signals() as signals, stopped_by_sigterm(self.stop):
             poller = zmq.Poller()
             sockets = self._sockets
-            for source in (sockets.control.socket, self._mailbox.fileno(), signals):
+            control = sockets.control
+            for source in (control.socket, control.connections.monitor, self._mailbox.fileno(), signals):
                 if source != -1:
                     poller.register(source, zmq.POLLIN)
             while not self._is_over():
@@ -191,23 +194,25 @@ class TrainerWorker:
     def _turn(self, ready: set[object]) -> None:
         for event in self._mailbox.take():
             event()
+        if self._sockets.control.connections.monitor in ready:
+            self._sockets.control.connections.attend()
         if self._sockets.control.socket in ready:
             self._receive()
         self._books.expire(time.monotonic())
         self._act()
 
     def _receive(self) -> None:
-        for routing, user, frames in self._sockets.control.received():
+        for routing, user, frames, too_many in self._sockets.control.received():
             for frame in frames:
                 self._hear_frame(Address(routing, user), frame)
+            if too_many:
+                self._refuse_unreadable(Address(routing, user), too_many_frames(too_many))
 
     def _hear_frame(self, sender: Address, frame: bytes) -> None:
         try:
             request = decode_call_request(frame)
         except ProtocolError as error:
-            self._books.counters["refused_bad_request"] += 1
-            tell(logging.WARNING, "unreadable_call reason=%s", error)
-            self._sockets.send(sender, Refused(code=RefusalCode.BAD_REQUEST, words=str(error)))
+            self._refuse_unreadable(sender, str(error))
         else:
             self._admit(sender, request)
 
@@ -221,6 +226,15 @@ class TrainerWorker:
             self._sockets.send(sender, Refused(id=request.id, code=RefusalCode.NOT_ALLOWED, words=lacking))
         else:
             self._hear(sender, own_call(client, request))
+
+    def _refuse_unreadable(self, sender: Address, words: str) -> None:
+        self._books.counters["refused_bad_request"] += 1
+        now = time.monotonic()
+        for event, count in self._log_limit.take_left_out(now):
+            tell(logging.WARNING, "left_out event=%s count=%s", event, count)
+        if self._log_limit.admits("unreadable_call", now):
+            tell(logging.WARNING, "unreadable_call reason=%s", words)
+        self._sockets.send(sender, Refused(code=RefusalCode.BAD_REQUEST, words=words))
 
     def _hear(self, sender: Address, request: CallRequest) -> None:
         now = time.monotonic()

@@ -8,7 +8,15 @@ import time
 import zmq
 
 from forebay.shm import group_id
-from forebay.sockets import BulkReceiver, Endpoint, Gate, Mailbox, control_frame_limit, load_server_keys
+from forebay.sockets import (
+    BulkReceiver,
+    Endpoint,
+    Gate,
+    Mailbox,
+    control_frame_limit,
+    fitting_connections,
+    load_server_keys,
+)
 from forebay.wire import (
     TRUSTED,
     Arrivals,
@@ -73,6 +81,7 @@ class WorkerSockets:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         with contextlib.ExitStack() as undo:
             undo.callback(self._context.term)
+            max_connections = fitting_connections(settings.max_connections, setting="max_connections", endpoints=2)
             self._gate = None if keys is None else Gate(self._context, keys)
             undo.callback(self._close_gate)
             self.control = Endpoint(
@@ -82,6 +91,7 @@ class WorkerSockets:
                 setting="worker_endpoint",
                 peer=me,
                 max_frame_bytes=control_frame_limit(_PARTS_OF_A_CALL * limits.max_manifest_bytes),
+                max_connections=max_connections,
                 keys=keys,
                 gid=gid,
             )
@@ -96,6 +106,7 @@ class WorkerSockets:
                 target=payloads.target,
                 complete=self._complete,
                 failed=self._failed,
+                max_connections=max_connections,
                 keys=keys if settings.data_protection == DataProtection.ENCRYPTED else None,
                 gid=gid,
             )

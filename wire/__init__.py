@@ -105,11 +105,13 @@ from .limits import (
     HEARTBEAT_MS,
     HEARTBEAT_TIMEOUT_MS,
     MAX_CHUNK_BYTES,
+    MAX_FRAMES,
     MAX_KEY_BYTES,
     MIB,
     UNLIMITED,
     Limits,
 )
+from .log_limit import LogLimit
 from .manifest import BodyLayout, LeafSpec, Manifest, decode_manifest, describe
 from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
 from .names import check_name
@@ -150,6 +152,7 @@ __all__ = [
     "HEARTBEAT_TIMEOUT_MS",
     "LEAF_ALIGNMENT",
     "MAX_CHUNK_BYTES",
+    "MAX_FRAMES",
     "MAX_KEY_BYTES",
     "MIB",
     "MICRO_BATCH_TRANSITIONS",
@@ -206,6 +209,7 @@ __all__ = [
     "Lend",
     "Limits",
     "LocalError",
+    "LogLimit",
     "Manifest",
     "Message",
     "MicroBatchEvent",

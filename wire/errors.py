@@ -22,11 +22,20 @@ def printable(value: object) -> str:
     if len(text) > 2 * _SHOWN_CHARS:
         # Whatever lies between is not shown, and may be long.
         text = text[:_SHOWN_CHARS] + text[-_SHOWN_CHARS:]
-    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    text = on_one_line(text)
     if len(text) <= _SHOWN_CHARS:
         return text
     half = _SHOWN_CHARS // 2
     return f"{text[:half]}...{text[-half:]}"
+
+
+def on_one_line(text: str) -> str:
+    """Spells out what could drive a terminal or begin another line of a log; all else stays, however long."""
+    return text if text.isprintable() else "".join(map(_spelled, text))
+
+
+def _spelled(char: str) -> str:
+    return char if char.isprintable() else ascii(char)[1:-1]
 
 
 def words_of(error: BaseException) -> str:
@@ -68,7 +77,7 @@ class ForebayError(Exception):
             parts.append(f"limit {printable(limit)}")
         if remedy is not None:
             parts.append(remedy)
-        super().__init__("; ".join(parts))
+        super().__init__(on_one_line("; ".join(parts)))
 
 
 class UsageError(ForebayError):

@@ -10,6 +10,8 @@ GIB = 1 << 30
 MAX_CHUNK_BYTES = 64 * MIB
 """The largest chunk that may be set; larger ones would make high-water marks in messages meaningless."""
 
+MAX_FRAMES = 1024
+"""Control messages that may travel as the frames of one message of ZeroMQ's; those who have more send several."""
 MAX_KEY_BYTES = 256
 """UTF-8 bytes of a key or of a queue's name."""
 

@@ -143,7 +143,7 @@ def decode_manifest(encoded: bytes, limits: Limits) -> Manifest:
     try:
         manifest = _decoder().decode(encoded)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise TreeError(f"the manifest cannot be read: {error}") from error
+        raise TreeError(f"the manifest cannot be read: {printable(str(error))}") from error
     if len(manifest.leaves) > limits.max_leaves:
         raise TreeError("the manifest has too many leaves", got=len(manifest.leaves), limit=limits.max_leaves)
     manifest = Manifest(checked_structure(manifest.structure, limits), manifest.leaves)

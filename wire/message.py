@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from .errors import ProtocolError
+from .errors import ProtocolError, printable
 from .states import RefusalCode
 
 PROTOCOL_VERSION = 4
@@ -61,4 +61,4 @@ def decode_with(decoder: msgspec.msgpack.Decoder[M], frame: bytes) -> M:
     try:
         return decoder.decode(frame)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"a control message cannot be read: {error}") from error
+        raise ProtocolError(f"a control message cannot be read: {printable(str(error))}") from error

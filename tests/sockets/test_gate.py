@@ -94,7 +94,7 @@ def files(tmp_path: Path) -> KeyFiles:
 
 
 def heard(endpoint: Endpoint, patience_ms: int = PATIENCE_MS) -> list[tuple[bytes, str, list[bytes]]]:
-    return list(endpoint.received()) if endpoint.socket.poll(patience_ms) else []
+    return [said[:3] for said in endpoint.received()] if endpoint.socket.poll(patience_ms) else []
 
 
 def test_a_message_says_whose_key_it_came_with(site: Site) -> None:

@@ -181,6 +181,18 @@ def test_no_more_calls_than_the_limit_wait_or_run_whoever_makes_them() -> None:
     assert len(list(desk.books.unfinished)) == 5
 
 
+def test_one_client_leaves_the_others_a_quarter_of_the_calls_that_may_wait() -> None:
+    desk = CallDesk(waiting_calls=8)
+    greedy, other = Caller(desk, "a", Address(b"a")), Caller(desk, "b", Address(b"b"))
+    for _ in range(6):
+        greedy.begin("update")
+    before = desk.snapshot()
+    assert refused(greedy.say(greedy.request("update"))) is RefusalCode.TOO_MANY_CALLS
+    assert desk.snapshot() == before
+    for _ in range(2):
+        other.begin("update")
+
+
 def test_a_repeat_is_no_further_call_when_there_are_as_many_as_may_be() -> None:
     desk = CallDesk(waiting_calls=1)
     caller = Caller(desk)

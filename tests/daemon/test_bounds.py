@@ -1,0 +1,151 @@
+"""What peers can make the ledger hold is bounded, and each refusal names the setting."""
+
+from __future__ import annotations
+
+import pytest
+
+from forebay.daemon.memory_watch import MemoryWatch, private_bytes
+from forebay.wire import Await, HostError, MicroBatchState, Reached, RefusalCode, Refused, WasReset
+
+from .ledger_driver import Driver, Sender, Trainer, only
+
+
+def queues(driver: Driver) -> list[str]:
+    return [queue.name for queue in driver.status().queues]
+
+
+def test_a_queue_that_holds_nothing_and_has_no_trainer_is_forgotten() -> None:
+    driver = Driver()
+    sender = Sender(driver)
+    sender.stage("k", queue="one")
+    assert queues(driver) == ["one"]
+    assert only(sender.reset("one"), WasReset).dropped == 1
+    assert queues(driver) == []
+
+
+def test_queues_that_come_and_go_leave_nothing() -> None:
+    driver = Driver()
+    sender = Sender(driver)
+    for number in range(500):
+        sender.stage("k", queue=f"queue {number}")
+        sender.reset(f"queue {number}")
+    assert queues(driver) == []
+
+
+def test_a_queue_with_a_trainer_stays_until_that_is_gone() -> None:
+    driver = Driver()
+    trainer = Trainer(driver, queue="one")
+    trainer.attach()
+    sender = Sender(driver)
+    sender.stage("k", queue="one")
+    sender.reset("one")
+    assert queues(driver) == ["one"]
+    trainer.die()
+    assert queues(driver) == []
+
+
+def test_more_queues_than_may_be_are_refused_to_both_sides() -> None:
+    driver = Driver(slots=3, max_queues=2)
+    sender = Sender(driver)
+    sender.stage("k", queue="one")
+    sender.stage("k", queue="two")
+    with driver.nothing_moves():
+        refused = only(sender.offer("k", queue="three"), Refused)
+        assert refused.code is RefusalCode.TOO_MANY_OFFERS
+        assert "max_queues" in refused.words
+        refused = only(Trainer(driver, queue="three").attach(), Refused)
+        assert "max_queues" in refused.words
+    sender.reset("one")
+    sender.stage("k", queue="three")
+
+
+def awaits(sender: Sender, key: str, request_id: int) -> list[object]:
+    request = Await(id=request_id, queue="train", key=key, until=MicroBatchState.CONSUMED)
+    return list(sender.say(request))
+
+
+@pytest.mark.parametrize(("bound", "others"), [("max_waits_per_peer", 1), ("max_waits", 0)])
+def test_more_waits_than_may_be_are_refused_and_a_repeat_is_none(bound: str, others: int) -> None:
+    driver = Driver(**{bound: 3})
+    sender, other = Sender(driver), Sender(driver, "other")
+    sender.stage("k")
+    for number in range(3):
+        assert awaits(sender, "k", 100 + number) == []
+    with driver.nothing_moves():
+        [refused] = awaits(sender, "k", 200)
+        assert isinstance(refused, Refused)
+        assert bound in refused.words
+        assert awaits(sender, "k", 100) == []
+        assert len(awaits(other, "k", 300)) == 1 - others
+
+
+def test_waits_that_end_make_room_for_others() -> None:
+    driver = Driver(max_waits_per_peer=2)
+    sender = Sender(driver)
+    for number in range(20):
+        sender.stage(f"k{number}")
+        awaits(sender, f"k{number}", 100 + number)
+        assert sender.reset()
+    driver.pass_time(100)
+    sender.stage("last")
+    assert awaits(sender, "last", 500) == []
+    assert awaits(sender, "last", 501) == []
+    assert len(awaits(sender, "last", 502)) == 1
+
+
+def test_offers_that_wait_take_no_more_bytes_than_they_may() -> None:
+    driver = Driver(slots=1, max_waiting_bytes=1000)
+    sender = Sender(driver)
+    sender.grant("in the slot")
+    refusals = []
+    for number in range(20):
+        refusals += [said for said in sender.offer(f"waits {number}", wait_s=60.0) if isinstance(said, Refused)]
+    assert refusals
+    assert {refusal.code for refusal in refusals} == {RefusalCode.TOO_MANY_OFFERS}
+    assert all("max_waiting_bytes" in refusal.words for refusal in refusals)
+    assert 0 < driver.status().waiting_offers < 20
+
+
+def test_a_refusal_for_want_of_a_slot_stays_short_however_many_slots_there_are() -> None:
+    driver = Driver(slots=200)
+    sender = Sender(driver)
+    for number in range(200):
+        sender.stage(f"key {number}")
+    refused = only(sender.offer("one more", wait_s=0.0), Refused)
+    assert refused.code is RefusalCode.NO_SLOT
+    assert "and 192 more" in refused.words
+    assert len(refused.words) < 2000
+
+
+def test_a_key_of_any_length_is_answered_with_few_words() -> None:
+    driver = Driver()
+    sender = Sender(driver)
+    [refused] = awaits(sender, "\x1b]0;title\x07" + "k" * 1_000_000, 1)
+    assert isinstance(refused, Refused)
+    assert refused.code is RefusalCode.UNKNOWN_KEY
+    assert len(refused.words) < 1000
+    assert refused.words.isprintable()
+
+
+def test_too_much_private_memory_ends_the_daemon_with_the_reason() -> None:
+    watch = MemoryWatch(private_bytes() // 2)
+    with pytest.raises(HostError, match="max_private_bytes"):
+        watch.look(0.0)
+
+
+def test_memory_is_looked_at_the_sooner_the_less_room_is_left() -> None:
+    roomy, tight = MemoryWatch(1 << 40), MemoryWatch(private_bytes() + (200 << 20))
+    for watch in (roomy, tight):
+        watch.look(10.0)
+    assert roomy.next_look_at == 11.0
+    assert tight.next_look_at is not None
+    assert 10.0 < tight.next_look_at < 11.0
+    assert MemoryWatch(0).next_look_at is None
+
+
+def test_a_wait_is_answered_as_ever() -> None:
+    driver = Driver()
+    sender = Sender(driver)
+    sender.stage("k")
+    request = Await(id=9, queue="train", key="k", until=MicroBatchState.READY)
+    assert only(sender.say(request), Reached).state is MicroBatchState.READY

@@ -1,0 +1,156 @@
+"""The private memory of a real daemon under peers that send without end and read nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+from forebay.benchmarks.process_cost import ProcessCost
+from forebay.daemon import LocalDaemon, local_daemon
+from forebay.orchestrator_client import Staged, StagingClient
+from forebay.wire import (
+    MAX_FRAMES,
+    MIB,
+    PROTOCOL_VERSION,
+    GetStatus,
+    Hello,
+    Peer,
+    RefusalCode,
+    Refused,
+    decode_control_reply,
+    encode_message,
+)
+
+PATIENCE_S = 60.0
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+"""How a DEALER begins. Source: ZMTP 3.0, rfc.zeromq.org/spec/23."""
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def daemon(log_file: Path) -> Iterator[LocalDaemon]:
+    with local_daemon(slots=2, slot_initial_bytes=MIB, log_file=log_file) as daemon:
+        yield daemon
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[zmq.Socket[bytes]]:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.rcvtimeo = dealer.sndtimeo = int(PATIENCE_S * 1000)
+        dealer.connect(address)
+        yield dealer
+
+
+def assert_serves(daemon: LocalDaemon) -> None:
+    async def main() -> None:
+        async with StagingClient(daemon.control_endpoint, timeout_s=PATIENCE_S) as client:
+            assert isinstance(await client.stage({"x": np.ones(9)}, key="good", queue="good"), Staged)
+            assert await client.reset("good") == 1
+
+    asyncio.run(main())
+    assert daemon.process.poll() is None
+
+
+def test_frames_beyond_what_a_message_may_have_are_refused_once_and_cost_no_memory(daemon: LocalDaemon) -> None:
+    too_many = 200_000
+    cost = ProcessCost(daemon.pid)
+    with connected(daemon.control_endpoint) as dealer, cost:
+        dealer.send_multipart([b"x"] * (MAX_FRAMES + too_many))
+        refusals: list[Refused] = []
+        while not refusals or f"{too_many} frames" not in refusals[-1].words:
+            refusals += [
+                reply
+                for frame in dealer.recv_multipart()
+                if isinstance(reply := decode_control_reply(frame), Refused)
+            ]
+        assert {refusal.code for refusal in refusals} == {RefusalCode.BAD_REQUEST}
+        assert len(refusals) == MAX_FRAMES + 1
+        assert_serves(daemon)
+    assert cost.peak_mib - cost.first_mib < 100
+
+
+def test_a_peer_that_reads_nothing_costs_bounded_memory_and_slows_nobody(daemon: LocalDaemon) -> None:
+    peer = Peer(name="deaf", pid=1, host="here")
+    cost = ProcessCost(daemon.pid)
+    with connected(daemon.control_endpoint) as dealer, cost:
+        dealer.rcvhwm = 1
+        dealer.send(encode_message(Hello(id=1, version=PROTOCOL_VERSION, peer=peer)))
+        for number in range(20_000):
+            dealer.send(encode_message(GetStatus(id=number)))
+            if number % 5000 == 0:
+                assert_serves(daemon)
+    assert_serves(daemon)
+    assert cost.peak_mib - cost.first_mib < 64
+
+
+def test_refusals_without_end_fill_no_log_and_are_counted_each(daemon: LocalDaemon, log_file: Path) -> None:
+    count = 3000
+    with connected(daemon.control_endpoint) as dealer:
+        for _ in range(count):
+            dealer.send(b"\x81\xa4type\xa7\x1b[31mred")
+        heard = 0
+        while heard < count:
+            heard += len(dealer.recv_multipart())
+
+    async def counted() -> int:
+        async with StagingClient(daemon.control_endpoint, timeout_s=PATIENCE_S) as client:
+            return (await client.status()).counters["refused_bad_request"]
+
+    assert asyncio.run(counted()) == count
+    log = log_file.read_text()
+    assert log.count("refuse code=bad_request") < 200
+    assert "\x1b" not in log
+
+
+def test_a_message_without_end_ends_the_daemon_in_order_and_keeps_its_pool(log_file: Path, shm_dir: Path) -> None:
+    settings = {"slots": 2, "slot_initial_bytes": MIB, "pool": str(shm_dir / "pool")}
+    with local_daemon(log_file=log_file, max_private_bytes=150 * MIB, **settings) as daemon:  # type: ignore[arg-type]
+        assert_serves_and_leaves(daemon)
+        stop = threading.Event()
+
+        def send_without_end() -> None:
+            # By hand: ZeroMQ sends nothing of a message that is not complete.
+            with socket.socket(socket.AF_UNIX) as raw, contextlib.suppress(OSError):
+                raw.connect(daemon.control_endpoint.removeprefix("ipc://"))
+                raw.sendall(GREETING + READY)
+                while not stop.is_set():
+                    raw.sendall(b"\x03" + (MIB // 4).to_bytes(8, "big") + bytes(MIB // 4))
+
+        thread = threading.Thread(target=send_without_end)
+        thread.start()
+        try:
+            daemon.process.wait(PATIENCE_S)
+        finally:
+            stop.set()
+            thread.join()
+    assert daemon.process.returncode == 1
+    assert "max_private_bytes" in log_file.read_text()
+    with local_daemon(**settings) as after:  # type: ignore[arg-type]
+
+        async def ready() -> tuple[str, ...]:
+            async with StagingClient(after.control_endpoint, timeout_s=PATIENCE_S) as client:
+                return (await client.status()).queues[0].ready
+
+        assert asyncio.run(ready()) == ("kept",)
+
+
+def assert_serves_and_leaves(daemon: LocalDaemon) -> None:
+    async def main() -> None:
+        async with StagingClient(daemon.control_endpoint, timeout_s=PATIENCE_S) as client:
+            assert isinstance(await client.stage({"x": np.ones(9)}, key="kept", queue="q"), Staged)
+
+    asyncio.run(main())
