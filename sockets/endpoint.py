@@ -56,13 +56,11 @@ class Endpoint:
         receive_high_water: Messages buffered per peer.
         send_high_water: Answers buffered per peer; more are thrown away.
         max_connections: See `Connections`.
-
-    Attributes:
-        connections: Whoever polls the socket attends to them as well.
         keys: Guard a tcp address; the context must have its `Gate`. An ipc path is guarded by the file system.
         gid: A group that may connect to an ipc path beside this user; None for nobody.
 
     Attributes:
+        connections: Whoever polls the socket attends to them as well.
         address: Where it is bound.
         is_guarded: Whether only clients with a known key get in.
 
