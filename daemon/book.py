@@ -197,19 +197,27 @@ class Book:
         return self.queues.setdefault(name, TrainQueue(name))
 
     def has_room_for_queue(self, name: str) -> bool:
-        """Tells whether a queue is there already, or may be."""
+        """Tells whether a queue is there already, or may be; one that has nothing but a version makes room."""
         if name in self.queues:
             return True
         names = self.queues.keys() | {batch.queue for batch in self.batches.values()}
-        return name in names or len(names) < self.settings.max_queues
+        if name in names or len(names) < self.settings.max_queues:
+            return True
+        unused = next((other for other in self.queues if self._is_unused(other)), None)
+        if unused is not None:
+            del self.queues[unused]
+        return unused is not None
 
     def forget_if_unused(self, name: str) -> None:
-        """Forgets a queue that holds nothing and has no trainer; its next mention makes it anew."""
+        """Forgets a queue that holds nothing, has no trainer and no version; its next mention makes it anew."""
+        if self._is_unused(name) and self.queues[name].policy_version is None:
+            del self.queues[name]
+
+    def _is_unused(self, name: str) -> bool:
         queue = self.queues.get(name)
         if queue is None or queue.attachment is not None or queue.ready:
-            return
-        if not any(batch.queue == name for batch in self.batches.values()):
-            del self.queues[name]
+            return False
+        return not any(batch.queue == name for batch in self.batches.values())
 
     def versions_behind(self, batch: MicroBatch) -> tuple[int | None, int]:
         """Returns its queue's policy version, and how many a micro-batch is behind; 0 where one is not known."""
