@@ -10,6 +10,7 @@ from rich.console import Console
 
 from forebay.benchmarks.soak_result import SoakResult, SoakSettings
 
+from ..needs import need_jax
 from .shared import EXIT_FAILED, Json, interruptible, print_figures, tell
 
 
@@ -26,9 +27,13 @@ def soak(
     keep: Annotated[Path | None, typer.Option(help="folder in which books and logs stay")] = None,
     json: Json = False,
 ) -> None:
-    """Faults at random: nothing may be lost, trained twice, wrong, stuck, left behind or unexplained."""
+    """Faults at random, and what is lost by them.
+
+    Nothing may be lost, trained twice, wrong, stuck, left behind or unexplained.
+    """
     from forebay.benchmarks.soak_bench import run
 
+    need_jax("bench soak")
     settings = SoakSettings(
         minutes=minutes,
         faults=faults,

@@ -59,7 +59,10 @@ def test_a_number_out_of_range_is_one_line_that_names_setting_variable_value_and
 def test_a_text_that_is_no_number_is_one_line_as_well(value: str) -> None:
     with pytest.raises(SettingError) as caught:
         load_orchestrator_settings(environment={VARIABLE: value})
-    assert str(caught.value) == f"setting max_staged_batches ({VARIABLE}); got {value}; limit an integer"
+    assert (
+        str(caught.value)
+        == f"setting max_staged_batches ({VARIABLE}); got {value or 'an empty text'}; limit an integer"
+    )
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, 1e9, float("nan"), True, "600"])

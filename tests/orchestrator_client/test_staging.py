@@ -297,11 +297,13 @@ def test_two_leaves_that_are_too_large_together_are_an_error_that_names_the_larg
 
 
 @pytest.mark.parametrize("text", ["", "x" * 257, "é" * 129, "\ud800"])
-@pytest.mark.parametrize("name", ["key", "queue"])
-def test_a_name_that_is_none_is_an_error_that_says_so(daemon: LocalDaemon, name: str, text: str) -> None:
+@pytest.mark.parametrize(("name", "told"), [("key", "the key of a micro-batch"), ("queue", "the name of a queue")])
+def test_a_name_that_is_none_is_an_error_that_says_so(
+    daemon: LocalDaemon, name: str, told: str, text: str
+) -> None:
     async def stage(client: StagingClient) -> None:
         names = {"key": "k", "queue": "train"} | {name: text}
-        with pytest.raises(UsageError, match=f"the {name} ") as caught:
+        with pytest.raises(UsageError, match=f"^{told}; ") as caught:
             await client.stage(GOOD, key=names["key"], queue=names["queue"])
         assert "1 to 256 bytes of UTF-8" in str(caught.value)
         assert in_use(await client.status()) == []
