@@ -1,4 +1,4 @@
-"""An orchestrator or a trainer as a process of its own, driven by words on its standard input.
+"""An orchestrator, a trainer or a worker's caller as a process of its own, driven by words on its standard input.
 
 Run as a script. It prints one JSON object a line for everything that happens to it. SIGTERM ends it in order.
 """
@@ -86,6 +86,18 @@ async def reach(client: Any, key: str, until: str) -> None:
         say(event="broken", key=key, words=str(error))
 
 
+async def call(options: argparse.Namespace) -> None:
+    """Has a worker train one inline payload."""
+    from forebay import TrainerHandle
+
+    payload = {"x": np.full(options.nbytes // 4, 1, np.float32), "name": "batch 1"}
+    pace = held_pace(options.hold_chunk)
+    async with TrainerHandle(options.endpoint, retry_s=0.2, timeout_s=60, pace=pace) as handle:
+        trained = await handle.train_step(payload)
+        say(event="trained", number=trained.value["number"])
+    say(event="done")
+
+
 def held_pace(chunk: int) -> Any:
     """Makes a pace at which the sender stands still, once, in front of a chunk, until told to go on."""
     from forebay.orchestrator_client.pace import Pace
@@ -123,11 +135,16 @@ def count_spans() -> Counter[int]:
 def hurry_heartbeats(timeout_ms: int) -> None:
     """Has this process give a silent connection up sooner than after half a minute."""
     from forebay.orchestrator_client import chunk_sender, server_link
+    from forebay.sockets import liveness
+
+    ping = liveness.ping
+    liveness.HEARTBEAT_MS = timeout_ms // 2  # type: ignore[attr-defined]
+
+    def hurried(socket: Any, **_: Any) -> None:
+        ping(socket, timeout_ms=timeout_ms)
 
     for module in (chunk_sender, server_link):
-        module.HEARTBEAT_MS = timeout_ms // 2  # type: ignore[attr-defined]
-    chunk_sender.HEARTBEAT_TIMEOUT_MS = timeout_ms  # type: ignore[attr-defined]
-    server_link.CONTROL_HEARTBEAT_TIMEOUT_MS = timeout_ms  # type: ignore[attr-defined]
+        module.ping = hurried  # type: ignore[attr-defined]
 
 
 def train(
@@ -164,7 +181,7 @@ def train(
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Reads the command line, of a process or of a thread that does the same."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("role", choices=("orchestrator", "trainer"))
+    parser.add_argument("role", choices=("orchestrator", "trainer", "caller"))
     parser.add_argument("endpoint")
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
@@ -189,6 +206,8 @@ def main() -> None:
             asyncio.run(stage(options))
         except asyncio.CancelledError:
             say(event="cancelled")
+    elif options.role == "caller":
+        asyncio.run(call(options))
     else:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         train(options)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from forebay import LocalDaemon, StagingClient
-from forebay.wire import Status
+from forebay.wire import RefusedError, Status
 
 from ..end_to_end.party import digest, micro_batch
 from ..end_to_end.processes import EVENT_S, Party, StartDaemon, StartParty, see, slot_in
@@ -121,7 +121,7 @@ class Scene:
         self.wait(until="on_device")
 
     def _until_in_step(self) -> None:
-        self.trainer = self.new_trainer(hold_batch=True)
+        self.trainer = self.new_trainer(hold_batch=True, linger=True)
         self._until_ready()
         self.trainer.until("took")
         self.wait(until="on_device")
@@ -190,7 +190,20 @@ class Scene:
             assert self.trainer.until("took", key=KEY)["digest"] == self.digest
         if self.point != "finished" or not is_taken:
             self.trainer.until("consumed", key=KEY)
+        if is_taken:
+            self._until_heard()
+            self.trainer.go_on()
         self.trainer.finish()
+
+    def _until_heard(self) -> None:
+        """Waits until the daemon has heard that `KEY` is trained; a new one knows nothing of it before."""
+        deadline = time.monotonic() + EVENT_S
+        while True:
+            try:
+                assert self.wait() == "consumed"
+                return
+            except RefusedError:
+                assert time.monotonic() < deadline, f"the daemon never heard that {KEY} is trained"
 
     @property
     def digest(self) -> str:

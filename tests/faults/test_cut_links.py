@@ -14,13 +14,12 @@ from forebay import TrainerSettings
 from forebay.daemon import Settings
 from forebay.wire import MIB
 
-from ..end_to_end.processes import EVENT_S, Party, see, slot_in
+from ..end_to_end.processes import EVENT_S, Party, see, slot_in, words_of
 from ..end_to_end.served import Engine, Served
 from .cable import Cable
 from .conftest import NewScene, Recovering
-from .scene import EARLY, FAULT_S, HELD_CHUNK, LATE, Scene, is_at_rest
+from .scene import EARLY, FAULT_S, HELD_BYTES, HELD_CHUNK, LATE, Scene, is_at_rest
 
-STEPPER = Path(__file__).with_name("stepper.py")
 ARRIVED = tuple(span * MIB for span in range(HELD_CHUNK - 1))
 """Where the spans begin that arrive before the sender stands still."""
 HEARTBEAT_MS = int(os.environ.get("FAULT_HEARTBEAT_MS", "1000"))
@@ -173,7 +172,8 @@ def test_a_step_of_a_worker_whose_link_is_cut_and_mended_runs_once_and_its_answe
     settings: dict[str, Any] = {"insecure": True} if "insecure" in TrainerSettings.__dataclass_fields__ else {}
     address = f"tcp://{cable.here}:*"
     served = Served(shm_dir, Engine(inside), worker_endpoint=address, worker_data_endpoint=address, **settings)
-    caller = Party(served.endpoint, str(HELD_CHUNK), script=STEPPER, wrapper=cable.inside)
+    words = words_of("caller", served.endpoint, nbytes=HELD_BYTES, hold_chunk=HELD_CHUNK)
+    caller = Party(*words, wrapper=cable.inside)
     with served:
         try:
             caller.until("filling")
