@@ -277,6 +277,10 @@ class Ledger:
             words = f"the queue's name is empty or too long, or the version not 0 to {MAX_POLICY_VERSION}"
             book.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
             return
+        if not book.has_room_for_queue(request.queue):
+            words = f"{book.settings.max_queues} queues are in use already, max_queues"
+            book.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
+            return
         queue = book.queue(request.queue)
         self._staleness.learn(queue, request.policy_version, now)
         present = queue.policy_version

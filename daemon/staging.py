@@ -142,12 +142,11 @@ class Staging:
         except TreeError as error:
             book.refuse(sender, offer.id, self._manifest_fault(offer.manifest), str(error))
             return
-        if self._is_refused_as_stale(batch, replaced, now):
+        if not self._has_a_place(batch, replaced, now):
             return
-        crowded = self._is_crowded(batch) if replaced is None else ""
-        if crowded:
-            book.refuse(sender, offer.id, RefusalCode.TOO_MANY_OFFERS, f"{crowded}; offer again later")
-            return
+        if batch.policy_version is not None:
+            # What it takes the place of keeps that place until then.
+            self._staleness.learn(book.queue(batch.queue), batch.policy_version, now, spare=replaced)
         # A key that is there already keeps its place among the batches, and so in the line for a slot.
         book.batches[batch.queue, batch.key] = batch
         if replaced is not None:
@@ -168,14 +167,17 @@ class Staging:
             return f"{settings.max_queues} queues are in use already, max_queues"
         return ""
 
-    def _is_refused_as_stale(self, batch: MicroBatch, replaced: MicroBatch | None, now: float) -> bool:
-        words = self._staleness.offered(batch, now)
-        if words:
-            self._book.refuse(batch.sender, batch.offer_id, RefusalCode.STALE, words)
-        elif batch.policy_version is not None:
-            # What it takes the place of keeps that place until then.
-            self._staleness.learn(self._book.queue(batch.queue), batch.policy_version, now, spare=replaced)
-        return bool(words)
+    def _has_a_place(self, batch: MicroBatch, replaced: MicroBatch | None, now: float) -> bool:
+        """Tells whether an offer may be taken in; else it is refused."""
+        stale = self._staleness.offered(batch, now)
+        if stale:
+            self._book.refuse(batch.sender, batch.offer_id, RefusalCode.STALE, stale)
+            return False
+        crowded = self._is_crowded(batch) if replaced is None else ""
+        if crowded:
+            words = f"{crowded}; offer again later"
+            self._book.refuse(batch.sender, batch.offer_id, RefusalCode.TOO_MANY_OFFERS, words)
+        return not crowded
 
     def _fault_of(self, offer: Offer) -> str:
         """Says what is wrong with an offer's fields, beside its manifest; empty for nothing."""

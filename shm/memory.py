@@ -94,7 +94,7 @@ def check_room(folder: Path, need_bytes: int) -> None:
             got=f"{group.room_bytes} bytes free",
             limit=f"{need_bytes} bytes needed",
             remedy="raise the memory limit of the daemon's container or unit, "
-            "or lower slots or slot_initial_bytes",
+            "or lower slots, slot_initial_bytes or remembered_keys",
         )
 
 
@@ -106,7 +106,7 @@ def shm_full(folder: Path, need_bytes: int, why: str = "No space left on device"
         got=f"{free_bytes(folder)} bytes free",
         limit=f"{need_bytes} bytes needed",
         remedy=f"enlarge it (mount -o remount,size=... {mount}; in a container, the size of its /dev/shm), "
-        "or lower slots or slot_initial_bytes",
+        "or lower slots, slot_initial_bytes or remembered_keys",
     )
 
 

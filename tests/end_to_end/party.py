@@ -135,11 +135,16 @@ def count_spans() -> Counter[int]:
 def hurry_heartbeats(timeout_ms: int) -> None:
     """Has this process give a silent connection up sooner than after half a minute."""
     from forebay.orchestrator_client import chunk_sender, server_link
+    from forebay.sockets import liveness
+
+    ping = liveness.ping
+    liveness.HEARTBEAT_MS = timeout_ms // 2  # type: ignore[attr-defined]
+
+    def hurried(socket: Any, **_: Any) -> None:
+        ping(socket, timeout_ms=timeout_ms)
 
     for module in (chunk_sender, server_link):
-        module.HEARTBEAT_MS = timeout_ms // 2  # type: ignore[attr-defined]
-    chunk_sender.HEARTBEAT_TIMEOUT_MS = timeout_ms  # type: ignore[attr-defined]
-    server_link.CONTROL_HEARTBEAT_TIMEOUT_MS = timeout_ms  # type: ignore[attr-defined]
+        module.ping = hurried  # type: ignore[attr-defined]
 
 
 def train(

@@ -98,6 +98,8 @@ def test_a_mount_that_is_too_small_for_the_pool_ends_the_start_with_need_free_an
     words = rf"shared memory at {mount} is too small .* got \d+ bytes free; limit {16 << 20} bytes needed"
     with pytest.raises(HostError, match=words):
         start_daemon(pool=str(mount / "pool"), slots=16, remembered_keys=100)
+    with pytest.raises(HostError, match="remembered_keys"):  # where the journal alone is too large
+        start_daemon(pool=str(mount / "pool"), slots=1)
     assert list(mount.iterdir()) == [], "nothing of it is left"
     start_daemon(pool=str(mount / "pool"), slots=2, remembered_keys=100)
 
