@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forebay.daemon.memory_watch import MemoryWatch, private_bytes
-from forebay.wire import Await, HostError, MicroBatchState, Reached, RefusalCode, Refused, WasReset
+from forebay.wire import Advance, Await, HostError, MicroBatchState, Reached, RefusalCode, Refused, WasReset
 
 from .ledger_driver import Driver, Sender, Trainer, only
 
@@ -149,3 +149,26 @@ def test_a_wait_is_answered_as_ever() -> None:
     sender.stage("k")
     request = Await(id=9, queue="train", key="k", until=MicroBatchState.READY)
     assert only(sender.say(request), Reached).state is MicroBatchState.READY
+
+
+def test_a_queue_keeps_its_version_when_nothing_else_is_left_and_makes_room_when_that_is_needed() -> None:
+    driver = Driver(slots=1, max_queues=2, max_versions_behind=0)
+    sender = Sender(driver)
+    for version, queue in enumerate(("a", "b"), start=5):
+        sender.say(Advance(id=driver.new_id(), queue=queue, policy_version=version))
+    sender.stage("k", queue="b")
+    sender.abandon("k", queue="b")
+    assert [(found.name, found.policy_version) for found in driver.status().queues] == [("a", 5), ("b", 6)]
+    # The oldest that has nothing but a version goes.
+    sender.heard()
+    sender.stage("k", queue="c")
+    assert [found.name for found in driver.status().queues] == ["b", "c"]
+
+
+def test_a_version_makes_no_queue_beyond_the_limit() -> None:
+    driver = Driver(slots=2, max_queues=1)
+    sender = Sender(driver)
+    sender.stage("k", queue="a")
+    with driver.nothing_moves():
+        refused = only(sender.say(Advance(id=driver.new_id(), queue="b", policy_version=1)), Refused)
+    assert (refused.code, "max_queues" in refused.words) == (RefusalCode.BAD_REQUEST, True)
