@@ -17,13 +17,17 @@ from typing import Any
 import numpy as np
 import xxhash
 
+_MOST_IDS = 5_000_011
+"""Made at random; a prime, so that no two chunks of a micro-batch are the same."""
+
 
 def micro_batch(key: str, nbytes: int) -> dict[str, Any]:
-    """Makes a micro-batch whose bytes depend on its key."""
+    """Makes a micro-batch whose bytes depend on its key; those of a large one come again and again."""
     seed = xxhash.xxh3_64_intdigest(key.encode())
     rng = np.random.default_rng(seed)
+    ids = rng.integers(-1, 512, (min(nbytes // 2, _MOST_IDS),), np.int16)
     return {
-        "ids": rng.integers(-1, 512, (nbytes // 2,), np.int16),
+        "ids": np.resize(ids, nbytes // 2),
         "mask": rng.random((7,), np.float32),
         "empty": np.zeros((4, 0), np.int32),
         "meta": {"name": key, "version": 3},
