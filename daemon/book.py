@@ -10,6 +10,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+import msgspec
+
 from forebay.shm import Outcome, SlotEvent, SlotState, SlotTable
 from forebay.wire import (
     GONE,
@@ -28,12 +30,10 @@ from forebay.wire import (
 
 from .actions import Action, Address, AwaitWriters, Level, Log, Reply, WriteOutcome, WriteState
 from .micro_batch import MicroBatch, recalled_batch
+from .outcomes import LASTING, Outcomes
 from .train_queue import TrainQueue
 
 _NAME_CHARS = 64
-_LASTING = frozenset({RefusalCode.REPLACED, RefusalCode.DROPPED, RefusalCode.STALE})
-"""Refusals that also the next daemon repeats; the others were for want of something that it may have."""
-
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -115,8 +115,7 @@ class Book:
         self.filling: dict[int, MicroBatch] = {}
         self.peers: OrderedDict[Address, Peer] = OrderedDict()
         self.counters: Counter[str] = Counter()
-        self._finished: OrderedDict[tuple[str, str], MicroBatch] = OrderedDict()
-        self._refused: OrderedDict[tuple[str, str, str], Refused] = OrderedDict()
+        self._outcomes = Outcomes(settings.remembered_keys)
         self._awaiting: dict[tuple[str, str], dict[tuple[Address, int], Awaiting]] = {}
         self._wait_counts: Counter[Address] = Counter()
         self._wait_count = 0
@@ -150,16 +149,24 @@ class Book:
 
     def record(self, batch: MicroBatch, **fields: Any) -> None:
         """Has something about a micro-batch remembered beyond the end of this daemon; see `Outcome`."""
-        fields = {"state": batch.state, "words": batch.reason} | fields
         outcome = Outcome(
             queue=batch.queue,
             key=batch.key,
             attempt=batch.attempt,
+            state=batch.state,
+            words=batch.reason,
             was_published=batch.was_published,
             is_stale=batch.is_stale,
-            **fields,
         )
-        self._records.append(WriteOutcome(outcome))
+        self._records.append(WriteOutcome(msgspec.structs.replace(outcome, **fields)))
+
+    def record_end(self, batch: MicroBatch) -> None:
+        """Has the end of a micro-batch remembered, and what its attempt is refused with, if that lasts."""
+        refusal = self.refusal_of(batch.queue, batch.key, batch.attempt)
+        if refusal is not None and refusal.code in LASTING:
+            self.record(batch, code=refusal.code, words=refusal.words)
+        else:
+            self.record(batch)
 
     def refuse(self, to: Address | None, request_id: int, code: RefusalCode, words: str) -> None:
         """Refuses a request and counts it."""
@@ -172,11 +179,8 @@ class Book:
 
         Its repeat may be on its way already; taken for a new offer, it would hold a slot that nobody fills.
         """
-        attempt = (batch.queue, batch.key, batch.attempt)
         refusal = Refused(id=batch.offer_id, code=code, words=words)
-        _remember(self._refused, attempt, refusal, self.settings.remembered_keys)
-        if code in _LASTING:
-            self.record(batch, code=code, words=words)
+        self._outcomes.refuse((batch.queue, batch.key, batch.attempt), refusal)
         if not batch.was_published:
             self.refuse(batch.sender, batch.offer_id, code, words)
 
@@ -184,11 +188,8 @@ class Book:
         """Remembers what a journal says of a micro-batch that is over."""
         if outcome.code is not None:
             attempt = (outcome.queue, outcome.key, outcome.attempt)
-            refusal = Refused(code=outcome.code, words=outcome.words)
-            _remember(self._refused, attempt, refusal, self.settings.remembered_keys)
-            return
-        batch = recalled_batch(outcome, now)
-        _remember(self._finished, (batch.queue, batch.key), batch, self.settings.remembered_keys)
+            self._outcomes.refuse(attempt, Refused(code=outcome.code, words=outcome.words))
+        self._outcomes.keep(recalled_batch(outcome, now))
 
     # Looking up.
 
@@ -233,11 +234,11 @@ class Book:
 
     def find(self, queue: str, key: str) -> MicroBatch | None:
         """Returns the micro-batch of a key: alive, or its remembered outcome."""
-        return self.batches.get((queue, key)) or self._finished.get((queue, key))
+        return self.batches.get((queue, key)) or self._outcomes.find(queue, key)
 
     def refusal_of(self, queue: str, key: str, attempt: str) -> Refused | None:
         """Returns what an attempt that was once taken in was refused with after all."""
-        return self._refused.get((queue, key, attempt))
+        return self._outcomes.refusal_of(queue, key, attempt)
 
     def waiting(self) -> list[MicroBatch]:
         """Returns the offers that have no slot yet, oldest first."""
@@ -297,6 +298,13 @@ class Book:
             self.give_back_slot(batch, SlotEvent.ABANDON)
         self.finish(batch, MicroBatchEvent.DROP, now, reason)
 
+    def consume_ready(self, batch: MicroBatch, now: float) -> None:
+        """Ends a READY micro-batch whose key was trained by another way, and frees its slot."""
+        self.queue(batch.queue).remove(batch)
+        self.give_back_slot(batch, SlotEvent.DROP)
+        self.move(batch, MicroBatchEvent.PROMOTE, now)
+        self.finish(batch, MicroBatchEvent.CONSUME, now)
+
     def finish(self, batch: MicroBatch, event: MicroBatchEvent, now: float, reason: str = "") -> None:
         """Ends a micro-batch and remembers its outcome."""
         self.move(batch, event, now, reason)
@@ -304,10 +312,10 @@ class Book:
         key = (batch.queue, batch.key)
         if self.batches.get(key) is batch:
             del self.batches[key]
-        _remember(self._finished, key, batch, self.settings.remembered_keys)
+        self._outcomes.keep(batch)
         self.forget_if_unused(batch.queue)
         if not batch.fell_silent:  # its attempt may still go on
-            self.record(batch)
+            self.record_end(batch)
         self.counters[f"finished_{batch.state}"] += 1
         if batch.state in GONE:
             self.log(
@@ -333,6 +341,10 @@ class Book:
         """Moves a micro-batch and tells those who await it."""
         batch.move(event, now, reason)
         self.log(Level.DEBUG, batch.state.value, queue=batch.queue, key=batch.key, slot=batch.slot)
+        self.answer_waits(batch)
+
+    def answer_waits(self, batch: MicroBatch) -> None:
+        """Tells those who await a micro-batch, if it has got there, or never will."""
         waits = self._awaiting.get((batch.queue, batch.key), {})
         for wait_key, wait in list(waits.items()):
             if self._answer(wait, batch):
@@ -422,10 +434,3 @@ class Book:
 def shortened(peer: Peer) -> Peer:
     """Returns a peer's description as it is kept and shown: its names may be of any length."""
     return Peer(name=peer.name[:_NAME_CHARS], pid=peer.pid, host=peer.host[:_NAME_CHARS])
-
-
-def _remember(memory: OrderedDict[K, V], key: K, value: V, limit: int) -> None:
-    memory[key] = value
-    memory.move_to_end(key)
-    while len(memory) > limit:
-        memory.popitem(last=False)

@@ -30,27 +30,27 @@ class Inheritance:
     def __init__(self, outcomes: Iterable[Outcome]) -> None:
         self._on_device: dict[Key, Outcome] = {}
         self._over: dict[Key, Outcome] = {}
-        self._refused: list[Outcome] = []
+        self._superseded: list[Outcome] = []
         self._was_reset: set[tuple[str, str, str]] = set()
         for outcome in outcomes:
             self._sort(outcome)
 
     def _sort(self, outcome: Outcome) -> None:
         key = (outcome.queue, outcome.key)
-        if outcome.code is not None:
-            self._refused.append(outcome)
-        elif outcome.was_reset:
+        if outcome.was_reset:
             self._was_reset.add((*key, outcome.attempt))
         elif outcome.state is MicroBatchState.ON_DEVICE:
             self._on_device[key] = outcome
         else:
             self._on_device.pop(key, None)
-            self._over.pop(key, None)  # so that the last to end comes last
+            before = self._over.pop(key, None)  # so that the last to end comes last
+            if before is not None and before.code is not None:
+                self._superseded.append(before)
             self._over[key] = outcome
 
     def enter(self, book: Book, lending: Lending, found_slots: Sequence[FoundSlot], now: float) -> None:
         """Enters all of it into a new daemon's books."""
-        for outcome in (*self._refused, *self._over.values()):
+        for outcome in (*self._superseded, *self._over.values()):
             book.recall(outcome, now)
         for found in sorted(found_slots, key=lambda found: found.sequence):
             book.next_sequence(at_least=found.sequence)
@@ -73,6 +73,8 @@ class Inheritance:
         return latest.attempt == batch.attempt or is_trained
 
     def _take_over(self, found: FoundSlot, batch: MicroBatch, book: Book, lending: Lending, now: float) -> None:
+        over = self._over.get((batch.queue, batch.key))
+        batch.was_trained = over is not None and over.state is MicroBatchState.CONSUMED
         batch.was_reset = (batch.queue, batch.key, batch.attempt) in self._was_reset
         book.batches[batch.queue, batch.key] = batch
         if book.slots[found.index].state is SlotState.READY:

@@ -127,10 +127,15 @@ class Lending:
         known = book.find(queue.name, key)
         is_over = known is not None and known.state in GONE
         if known is not None and known.was_published and not is_over and known not in queue.ready:
+            if is_trained and known.slot >= 0:
+                # It is lent, and the trainer may not know that yet. Whatever becomes of the slot, it is trained.
+                known.was_trained = True
+                book.record(known, state=MicroBatchState.CONSUMED, attempt="")
             return False
         batch = on_device_batch(queue.name, key, attempt, now)
         book.batches[queue.name, key] = attachment.on_device[key] = batch
         book.record(batch, holder=attachment.holder)
+        book.answer_waits(batch)
         if known in queue.ready:
             queue.remove(known)
             book.give_back_slot(known, SlotEvent.DROP)
@@ -229,10 +234,10 @@ class Lending:
         return freed
 
     def _end(self, batch: MicroBatch, told: Finished, now: float) -> None:
-        if told.reason:
+        if told.reason and not batch.was_trained:
             if told.stale:
                 self._staleness.note_dropped(batch, now)
-            self._book.finish(batch, MicroBatchEvent.DROP, now, told.reason)
+            self._book.finish(batch, MicroBatchEvent.DROP, now, printable(told.reason))
             return
         if batch.state is MicroBatchState.READY:
             self._book.move(batch, MicroBatchEvent.PROMOTE, now)
@@ -272,7 +277,9 @@ class Lending:
             if self._book.slots[batch.slot].state is SlotState.LENT:
                 self._book.quarantine(batch, holder)
             self._book.ready_again(batch)
-            if batch.was_reset:
+            if batch.was_trained:
+                self._book.consume_ready(batch, now)
+            elif batch.was_reset:
                 self._book.drop(batch, now, "the queue was reset")
         reason = f"its trainer, {who.name} pid {who.pid} on {who.host}, died before it was finished"
         self._lose_on_device(attachment, now, reason)

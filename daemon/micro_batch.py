@@ -45,6 +45,7 @@ class MicroBatch:
         reason: Why it ended.
         sequence: Place in the queue, from its publication or from the entry that it replaced; 0 = none yet.
         was_published: Whether its bytes were ever complete.
+        was_trained: Whether its key was trained by another way while the trainer held it: it ends as consumed.
         was_reset: Whether its queue was reset while the trainer held it; should it come back, it is dropped.
         is_only_for_fitting: Whether a slot could not grow for it: it waits for one that is large enough already.
         fell_silent: Whether its lease ended while it was filling; its sender may go on where it can.
@@ -75,6 +76,7 @@ class MicroBatch:
     reason: str = ""
     sequence: int = 0
     was_published: bool = False
+    was_trained: bool = False
     was_reset: bool = False
     fell_silent: bool = False
     is_only_for_fitting: bool = False

@@ -86,7 +86,7 @@ class Settings:
         256 * MIB, "bytes of manifests and bodies of the offers that wait for a slot", 1024, 1 << 40
     )
     remembered_keys: int = setting(
-        10_000, "finished keys whose outcome is remembered, 2 KiB of shared memory each", 1, 1 << 20
+        10_000, "finished keys whose outcome is remembered, 3 KiB of shared memory each", 1, 1 << 20
     )
     max_versions_behind: int = setting(
         -1, "policy versions behind its queue's up to which a micro-batch is trained; -1 = any", -1, 1 << 31

@@ -87,7 +87,7 @@ class Staging:
             # It waits for a slot; its sender hears that somebody is there.
             self._book.do(Reply(sender, Reached(id=offer.id, state=batch.state)))
         elif batch.fell_silent:
-            self._admit(sender, offer, now, client)
+            self._admit(sender, offer, now, client, sequence=batch.sequence)
         elif batch.state is MicroBatchState.DROPPED:
             words = f"this attempt for {printable(offer.key)!r} was dropped: {batch.reason}"
             self._book.refuse(sender, offer.id, RefusalCode.DROPPED, words)
@@ -104,7 +104,9 @@ class Staging:
         else:
             if batch.fell_silent:
                 # Its sender may wake up; it must not take the key back.
-                self._book.refuse_attempt(batch, RefusalCode.REPLACED, f"a newer attempt for {batch.key!r} came")
+                words = f"a newer attempt for {printable(batch.key)!r} came"
+                self._book.refuse_attempt(batch, RefusalCode.REPLACED, words)
+                self._book.record_end(batch)
             self._admit(sender, offer, now, client)
 
     def _is_with_trainer(self, batch: MicroBatch) -> bool:
@@ -123,8 +125,9 @@ class Staging:
         client: Client,
         *,
         replaced: MicroBatch | None = None,
+        sequence: int = 0,
     ) -> None:
-        """Takes an offer in, at the place of the entry that it replaces.
+        """Takes an offer in, at the place of the entry that it replaces, or at one that it had before.
 
         An offer that is refused at once leaves that entry alone; one that is taken in ends it, also if no slot can
         be had for the new one later.
@@ -149,6 +152,7 @@ class Staging:
             self._staleness.learn(book.queue(batch.queue), batch.policy_version, now, spare=replaced)
         # A key that is there already keeps its place among the batches, and so in the line for a slot.
         book.batches[batch.queue, batch.key] = batch
+        batch.sequence = sequence
         if replaced is not None:
             batch.sequence = replaced.sequence
             book.supersede(replaced, now)
@@ -156,13 +160,16 @@ class Staging:
         if batch.slot < 0 and offer.wait_s <= 0:
             self._refuse_for_want_of_a_slot(batch, now)
 
-    def _is_crowded(self, batch: MicroBatch) -> str:
+    def _is_crowded(self, batch: MicroBatch, replaced: MicroBatch | None) -> str:
         """Says why there is no room for one more offer; empty if there is."""
-        settings, waiting = self._book.settings, self._book.waiting()
-        if len(waiting) >= settings.max_waiting_offers:
-            return f"{len(waiting)} offers wait for a slot already, max_waiting_offers"
+        settings = self._book.settings
+        waiting = [other for other in self._book.waiting() if other is not replaced]
         if sum(other.waiting_bytes for other in waiting) + batch.waiting_bytes > settings.max_waiting_bytes:
             return f"the offers that wait take {settings.max_waiting_bytes} bytes already, max_waiting_bytes"
+        if replaced is not None:
+            return ""
+        if len(waiting) >= settings.max_waiting_offers:
+            return f"{len(waiting)} offers wait for a slot already, max_waiting_offers"
         if not self._book.has_room_for_queue(batch.queue):
             return f"{settings.max_queues} queues are in use already, max_queues"
         return ""
@@ -173,7 +180,7 @@ class Staging:
         if stale:
             self._book.refuse(batch.sender, batch.offer_id, RefusalCode.STALE, stale)
             return False
-        crowded = self._is_crowded(batch) if replaced is None else ""
+        crowded = self._is_crowded(batch, replaced)
         if crowded:
             words = f"{crowded}; offer again later"
             self._book.refuse(batch.sender, batch.offer_id, RefusalCode.TOO_MANY_OFFERS, words)
@@ -347,9 +354,9 @@ class Staging:
         dropped = []
         for batch in self._book.batches.values():
             if batch.queue == request.queue and self._is_with_trainer(batch):
-                batch.was_reset = True
-                if batch.slot >= 0:  # what is on the device never comes back
+                if batch.slot >= 0 and not batch.was_reset:  # what is on the device never comes back
                     self._book.record(batch, was_reset=True)
+                batch.was_reset = True
             elif batch.queue == request.queue:
                 dropped.append(batch)
         for batch in dropped:
@@ -408,6 +415,6 @@ class Staging:
     def _forget(self, batch: MicroBatch, now: float, reason: str) -> None:
         """Ends an offer that was refused; another stage call may use its key."""
         self._book.give_back_slot(batch, SlotEvent.ABANDON)
-        batch.move(MicroBatchEvent.DROP, now, reason)
+        self._book.move(batch, MicroBatchEvent.DROP, now, reason)
         del self._book.batches[batch.queue, batch.key]
         self._book.forget_if_unused(batch.queue)

@@ -1,6 +1,6 @@
 """The journal of outcomes: what became of the last micro-batches, for the next daemon.
 
-A file in the pool, mapped and written in place, that survives a killed daemon as the slots do. It is a ring of
+A file in the pool, mapped and written in place, that survives a killed daemon as the slots do. It has two rings of
 records of one size, all of whose pages are reserved at the start: a record always has room, and costs a copy of a
 few hundred bytes.
 """
@@ -8,6 +8,7 @@ few hundred bytes.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import mmap
 import os
 import struct
@@ -20,12 +21,16 @@ import xxhash
 
 from forebay.wire import HostError, LocalError, MicroBatchState, RefusalCode
 
-from .memory import reserve_pages
+from .memory import check_room, reserve_pages
 
 JOURNAL_NAME: Final = "outcomes"
 RECORD_BYTES: Final = 1024
-RECORDS_PER_KEY: Final = 2
-"""A key that is trained leaves two: it was on the device, it is consumed."""
+_FRESH: Final = ".new"
+TRAINED_PER_KEY: Final = 2
+"""Places for each remembered key that was trained: it was on the device, it is consumed."""
+OTHERS_PER_KEY: Final = 1
+"""Places for each that was dropped: a ring of their own, so that drops push out no key that was trained."""
+RECORDS_PER_KEY: Final = TRAINED_PER_KEY + OTHERS_PER_KEY
 
 _HEAD: Final = struct.Struct("<QQI")
 """Number of the record, from 1; xxh3-64 of its payload, seeded with that; length of the payload."""
@@ -60,8 +65,28 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     holder: str = ""
     is_stale: bool = False
 
+    @property
+    def is_of_training(self) -> bool:
+        """Whether it says that a key was trained, or may have been."""
+        if self.was_reset:
+            return False
+        return self.state in (MicroBatchState.ON_DEVICE, MicroBatchState.CONSUMED, MicroBatchState.LOST)
+
 
 _OUTCOME = msgspec.msgpack.Decoder(Outcome)
+
+
+@dataclasses.dataclass(slots=True)
+class _Ring:
+    """Places that are written one after another: where they begin, how many, and which was written last."""
+
+    first: int
+    count: int
+    last: int = -1
+
+    def next_place(self) -> int:
+        self.last = self.first + (self.last + 1 - self.first) % self.count if self.last >= 0 else self.first
+        return self.last
 
 
 class OutcomeJournal:
@@ -72,7 +97,7 @@ class OutcomeJournal:
 
     Args:
         pool: The pool's folder.
-        keys: Finished keys that it has room for, at least.
+        keys: Keys that were trained that it has room for, and as many that were dropped.
 
     Attributes:
         found: What the daemon before left, oldest first.
@@ -84,20 +109,27 @@ class OutcomeJournal:
 
     def __init__(self, pool: Path, *, keys: int, mode: int = 0o600) -> None:
         path = pool / JOURNAL_NAME
-        self._places = keys * RECORDS_PER_KEY
+        trained, others = keys * TRAINED_PER_KEY, keys * OTHERS_PER_KEY
+        self._rings = {True: _Ring(0, trained), False: _Ring(trained, others)}
+        self._file_bytes = (trained + others) * RECORD_BYTES
         self._memory: mmap.mmap | None = None
         records = _read(path)
         self._number = max(records, default=0)
-        self.found = [records[number] for number in sorted(records)][-self._places :]
-        if path.exists() and path.stat().st_size == self._places * RECORD_BYTES:
+        self.found = [records[number][1] for number in sorted(records)]
+        path.with_suffix(_FRESH).unlink(missing_ok=True)  # left by one that was killed while it wrote that
+        if path.exists() and path.stat().st_size == self._file_bytes:
             self._memory = _map(path)
+            for number in sorted(records):
+                place, outcome = records[number]
+                self._rings[outcome.is_of_training].last = place
         else:
             self._write_anew(path, mode)
 
     def _write_anew(self, path: Path, mode: int) -> None:
-        fresh = path.with_suffix(".new")
+        fresh = path.with_suffix(_FRESH)
+        check_room(path.parent, self._file_bytes)
         try:
-            _reserve(fresh, self._places * RECORD_BYTES, mode)
+            _reserve(fresh, self._file_bytes, mode)
             self._memory = _map(fresh)
             for outcome in self.found:
                 self.write(outcome)
@@ -113,11 +145,11 @@ class OutcomeJournal:
         return found
 
     def write(self, outcome: Outcome) -> None:
-        """Writes a record over the oldest one; words that it has no room for are cut off."""
+        """Writes a record over the oldest one of its ring; words that it has no room for are cut off."""
         assert self._memory is not None, "the journal is closed"
         payload = _encode(outcome)
         self._number += 1
-        start = (self._number - 1) % self._places * RECORD_BYTES
+        start = self._rings[outcome.is_of_training].next_place() * RECORD_BYTES
         body = start + _HEAD.size
         self._memory[body : body + len(payload)] = payload
         checksum = xxhash.xxh3_64_intdigest(payload, seed=self._number)
@@ -139,10 +171,11 @@ def read_outcomes(path: Path) -> list[Outcome]:
         HostError: The file cannot be read.
     """
     records = _read(path)
-    return [records[number] for number in sorted(records)]
+    return [records[number][1] for number in sorted(records)]
 
 
-def _read(path: Path) -> dict[int, Outcome]:
+def _read(path: Path) -> dict[int, tuple[int, Outcome]]:
+    """Returns place and record by number."""
     try:
         # Mapped, not read: most of it is empty, and a small daemon shall stay small.
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as content:
@@ -153,8 +186,8 @@ def _read(path: Path) -> dict[int, Outcome]:
         raise HostError(f"the journal {path} cannot be read ({error.strerror})", remedy="remove it") from error
 
 
-def _records(content: mmap.mmap) -> Iterator[tuple[int, Outcome]]:
-    """Yields number and record of each place that holds a whole one."""
+def _records(content: mmap.mmap) -> Iterator[tuple[int, tuple[int, Outcome]]]:
+    """Yields number, place and record of each place that holds a whole one."""
     for start in range(0, len(content) - RECORD_BYTES + 1, RECORD_BYTES):
         number, checksum, length = _HEAD.unpack_from(content, start)
         if not number:
@@ -162,7 +195,7 @@ def _records(content: mmap.mmap) -> Iterator[tuple[int, Outcome]]:
         payload = content[start + _HEAD.size : start + _HEAD.size + min(length, _ROOM_BYTES)]
         if xxhash.xxh3_64_intdigest(payload, seed=number) == checksum:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-                yield number, _OUTCOME.decode(payload)
+                yield number, (start // RECORD_BYTES, _OUTCOME.decode(payload))
 
 
 def _encode(outcome: Outcome) -> bytes:

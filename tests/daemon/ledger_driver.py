@@ -10,6 +10,7 @@ import collections
 import contextlib
 import dataclasses
 import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -121,7 +122,12 @@ class Driver:
         self.watched: list[str] = []
         self.forgotten: list[str] = []
         self.logs: list[Log] = []
-        self.journal: list[Outcome] = []
+        trained, others = self.settings.remembered_keys * 2, self.settings.remembered_keys
+        self._rings: dict[bool, deque[tuple[int, Outcome]]] = {
+            True: deque(maxlen=trained),
+            False: deque(maxlen=others),
+        }
+        self._records = itertools.count()
         self._inboxes: dict[Address, list[Message]] = collections.defaultdict(list)
         self._ids = itertools.count(1)
         self._epochs = itertools.count(1)
@@ -171,6 +177,17 @@ class Driver:
         self._new_ledger()
         self.perform(self.ledger.adopt(found, self.journal, self.now))
 
+    @property
+    def journal(self) -> list[Outcome]:
+        """What the pool's journal holds, oldest first."""
+        records = sorted(itertools.chain(*self._rings.values()), key=lambda record: record[0])
+        return [outcome for _, outcome in records]
+
+    def forget_journal(self) -> None:
+        """Has all of it been so long ago that others have its places."""
+        for ring in self._rings.values():
+            ring.clear()
+
     # The executor.
 
     def perform(self, actions: Sequence[Action]) -> None:
@@ -207,7 +224,8 @@ class Driver:
 
     def _write(self, action: WriteLoan | WriteBody | WriteState | WriteOutcome) -> None:
         if isinstance(action, WriteOutcome):
-            self.journal.append(action.outcome)
+            outcome = action.outcome
+            self._rings[outcome.is_of_training].append((next(self._records), outcome))
             return
         header = self.headers[action.slot]
         match action:

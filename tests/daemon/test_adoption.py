@@ -180,7 +180,7 @@ def test_two_queues_are_adopted_apart(driver: Driver, sender: Sender, trainer: T
 def restart_with_a_on_the_device(driver: Driver, sender: Sender, trainer: Trainer) -> None:
     sender.stage("a")
     trainer.promoted(trainer.lends(1)[0])
-    driver.journal.clear()
+    driver.forget_journal()
     driver.restart()
     sender.say_hello()
 

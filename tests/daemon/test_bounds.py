@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from forebay.daemon.memory_watch import MemoryWatch, private_bytes
-from forebay.wire import Advance, Await, HostError, MicroBatchState, Reached, RefusalCode, Refused, WasReset
+from forebay.wire import (
+    Advance,
+    Await,
+    Gone,
+    HostError,
+    MicroBatchState,
+    Reached,
+    RefusalCode,
+    Refused,
+    WasReset,
+    default_registry,
+    describe,
+    flatten,
+)
 
-from .ledger_driver import Driver, Sender, Trainer, only
+from .ledger_driver import LIMITS, Driver, Sender, Trainer, only
 
 
 def queues(driver: Driver) -> list[str]:
@@ -172,3 +186,28 @@ def test_a_version_makes_no_queue_beyond_the_limit() -> None:
     with driver.nothing_moves():
         refused = only(sender.say(Advance(id=driver.new_id(), queue="b", policy_version=1)), Refused)
     assert (refused.code, "max_queues" in refused.words) == (RefusalCode.BAD_REQUEST, True)
+
+
+def test_replacing_an_offer_that_waits_takes_no_more_bytes_than_may_wait() -> None:
+    driver = Driver(slots=1, max_waiting_bytes=2000)
+    sender = Sender(driver)
+    sender.grant("holds the slot")
+    assert sender.offer("k0") == []
+    flat = flatten(
+        {f"x{index}": np.zeros(1, np.uint8) for index in range(100)}, registry=default_registry, limits=LIMITS
+    )
+    large = describe(flat, LIMITS).encode(LIMITS)
+    assert len(large) > 2000
+    with driver.nothing_moves():
+        refused = only(sender.offer("k0", "another", manifest=large), Refused)
+    assert (refused.code, "max_waiting_bytes" in refused.words) == (RefusalCode.TOO_MANY_OFFERS, True)
+
+
+def test_a_trainers_words_are_kept_no_longer_than_anybody_reads() -> None:
+    driver = Driver()
+    sender, trainer = Sender(driver), Trainer(driver)
+    trainer.attach()
+    sender.stage("a")
+    [lend] = trainer.lends(1)
+    trainer.finished("a", lend=lend, reason="x" * 1_000_000)
+    assert len(only(sender.wait_for("a"), Gone).reason) < 300

@@ -236,3 +236,46 @@ def test_names_that_the_journal_has_no_room_for_are_refused_from_a_trainer_too(
         assert only(trainer.finished(key, attempt=attempt), Refused).code is RefusalCode.BAD_REQUEST
         assert only(trainer.attach(on_device=[(key, attempt)]), Refused).code is RefusalCode.BAD_REQUEST
     assert driver.journal == []
+
+
+def test_a_key_that_was_trained_is_remembered_however_much_is_replaced_and_reset_meanwhile() -> None:
+    driver = Driver(slots=2, remembered_keys=3)
+    sender, trainer = Sender(driver), Trainer(driver)
+    trainer.attach()
+    train(sender, trainer, "a")
+    other = Trainer(driver, "holder2", queue="eval")
+    other.attach()
+    sender.stage("held", queue="eval")
+    other.lends(1)
+    for number in range(25):
+        sender.reset("eval")
+        sender.offer("b", f"attempt{number}", nbytes=100)
+        sender.heard()
+    for _ in range(2):
+        assert only(sender.offer("a", "another"), Refused).code is RefusalCode.CONSUMED
+        restart(driver, sender)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("end", ["given up", "died"])
+def test_a_key_that_was_trained_inline_while_its_slot_was_being_lent_is_never_trained_again(
+    driver: Driver, sender: Sender, trainer: Trainer, end: str, is_restarted: bool
+) -> None:
+    sender.stage("a")
+    [lend] = trainer.lends(1)
+    # The trainer has not seen the lend yet.
+    only(trainer.finished("a"), Done)
+    assert driver.states() == ["LENT", "FREE"], "it may be read"
+    assert sender.wait_for("a") == []
+    if is_restarted:
+        restart(driver, sender)
+        trainer.attach(held=[(lend.slot, lend.generation)])
+        sender.wait_for("a")
+    if end == "given up":
+        only(trainer.finished("a", attempt="train/a/1", lend=lend, reason="it was trained here"), Done)
+    else:
+        trainer.die()
+    assert driver.states() == ["FREE", "FREE"]
+    assert only(sender.heard(), Reached).state is MicroBatchState.CONSUMED
+    restart(driver, sender)
+    assert only(sender.offer("a", "another"), Refused).code is RefusalCode.CONSUMED

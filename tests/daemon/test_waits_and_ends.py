@@ -437,3 +437,31 @@ def test_the_status_tells_what_every_slot_and_queue_holds(
     assert status.slots[0].holder.pid == 4711
     [queue] = status.queues
     assert (queue.name, queue.ready, queue.trainer_since_s, status.waiting_offers) == ("train", ("ready",), 2.5, 1)
+
+
+def test_who_awaits_a_key_whose_offer_found_no_slot_is_told(driver: Driver, sender: Sender) -> None:
+    for index in range(len(driver.slots)):
+        sender.grant(f"x{index}")
+    other = Sender(driver, "other")
+    assert other.offer("a", wait_s=5.0) == []
+    assert sender.wait_for("a") == []
+    driver.pass_time(5.0)
+    assert only(sender.heard(), Gone).reason == "no slot became free"
+
+
+def test_who_awaits_a_key_that_a_trainer_comes_back_with_is_told(driver: Driver, sender: Sender) -> None:
+    sender.grant("a")
+    other = Sender(driver, "other")
+    assert other.wait_for("a", MicroBatchState.ON_DEVICE) == []
+    Trainer(driver, "holder9", queue="train").attach(on_device=[("a", "train/a/1")])
+    assert only(other.heard(), Reached).state is MicroBatchState.ON_DEVICE
+
+
+def test_an_attempt_that_had_a_place_and_fell_silent_goes_on_in_that_place(driver: Driver, sender: Sender) -> None:
+    for key in ("a", "b"):
+        sender.stage(key)
+    sender.grant("a", "another")
+    driver.pass_time(100.0)
+    sender.heard()
+    sender.fill(only(sender.offer("a", "another"), Granted))
+    assert driver.ready() == ("a", "b")

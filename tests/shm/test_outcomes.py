@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.shm import JOURNAL_NAME, Outcome, OutcomeJournal, read_outcomes
-from forebay.shm.outcomes import RECORD_BYTES, RECORDS_PER_KEY
+from forebay.shm.outcomes import RECORD_BYTES, RECORDS_PER_KEY, TRAINED_PER_KEY
 from forebay.wire import HostError, LocalError, MicroBatchState, RefusalCode, ShmFullError
 
 from .processes import Spawn, fill_up
@@ -42,8 +42,8 @@ while True:
 """
 
 
-def outcome(key: str, words: str = "") -> Outcome:
-    return Outcome(queue="train", key=key, attempt="1", state=MicroBatchState.CONSUMED, words=words)
+def outcome(key: str, words: str = "", state: MicroBatchState = MicroBatchState.CONSUMED) -> Outcome:
+    return Outcome(queue="train", key=key, attempt="1", state=state, words=words)
 
 
 def keys(outcomes: list[Outcome]) -> list[str]:
@@ -84,9 +84,9 @@ def test_a_journal_of_another_size_is_written_anew_with_what_fits(shm_dir: Path,
     for number in range(9):
         journal.write(outcome(str(number)))
     journal.close()
-    expected = ["5", "6", "7", "8"][-new_keys * RECORDS_PER_KEY :]
+    assert keys(reopened(shm_dir, new_keys)) == ["5", "6", "7", "8"]
     for _ in range(2):
-        assert keys(reopened(shm_dir, new_keys)) == expected
+        assert keys(reopened(shm_dir, new_keys)) == ["5", "6", "7", "8"][-new_keys * TRAINED_PER_KEY :]
 
 
 @given(found=OUTCOMES)
@@ -101,6 +101,29 @@ def test_any_record_comes_back_as_it_was_but_for_words_that_have_no_room(
     assert found.words.startswith(read.words)
     assert len(read.words.encode()) >= min(len(found.words.encode()), 60)
     assert msgspec.structs.replace(found, words=read.words) == read
+
+
+def test_what_was_dropped_pushes_out_nothing_that_was_trained(shm_dir: Path) -> None:
+    for _ in range(2):
+        journal = OutcomeJournal(shm_dir, keys=2)
+        for number in range(50):
+            journal.write(outcome(f"dropped {number}", state=MicroBatchState.DROPPED))
+            if number in (3, 30):
+                journal.write(outcome(f"trained {number}"))
+        journal.close()
+        assert keys(read_outcomes(shm_dir / JOURNAL_NAME))[-4:] == [
+            "trained 3",
+            "trained 30",
+            "dropped 48",
+            "dropped 49",
+        ]
+
+
+def test_a_rewriting_that_was_cut_short_leaves_nothing_behind(shm_dir: Path) -> None:
+    reopened(shm_dir)
+    (shm_dir / f"{JOURNAL_NAME}.new").write_bytes(b"half")
+    assert reopened(shm_dir) == []
+    assert [file.name for file in shm_dir.iterdir()] == [JOURNAL_NAME]
 
 
 def test_names_that_can_never_fit_are_a_mistake_of_ours_and_write_nothing(shm_dir: Path) -> None:
@@ -125,7 +148,7 @@ def test_a_record_that_was_torn_is_left_out_and_the_others_are_found(shm_dir: Pa
     assert keys(reopened(shm_dir)) == ["a", "c"]
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"\xff" * (4 * RECORD_BYTES), bytes(4 * RECORD_BYTES)])
+@pytest.mark.parametrize("content", [b"", b"x", b"\xff" * (4 * RECORD_BYTES), bytes(6 * RECORD_BYTES)])
 def test_a_file_of_garbage_is_an_empty_journal(shm_dir: Path, content: bytes) -> None:
     (shm_dir / JOURNAL_NAME).write_bytes(content)
     journal = OutcomeJournal(shm_dir, keys=2)
@@ -162,6 +185,6 @@ def test_a_writer_that_is_killed_leaves_an_unbroken_row_of_records(shm_dir: Path
         numbers = [int(key) for key in keys(reopened(shm_dir, 50))]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         # The one that was being written may be torn, over the oldest.
-        assert len(numbers) >= min(numbers[-1], 50 * RECORDS_PER_KEY) - 1
+        assert len(numbers) >= min(numbers[-1], 50 * TRAINED_PER_KEY) - 1
         assert numbers[-1] > last
         last = numbers[-1]
