@@ -177,7 +177,7 @@ def test_a_trainer_of_another_user_in_the_group_attaches_and_trains(place: Path)
             {"key": "b", "total": 499_500},
             {"done": True},
         ]
-        see(ready, lambda status: all_free(status) and status.queues[0].trainer is None)
+        see(ready, lambda status: all_free(status) and not any(queue.trainer for queue in status.queues))
         assert list((place / "pool" / "holders").iterdir()) == []
 
 
@@ -195,7 +195,7 @@ def test_the_death_of_a_trainer_of_another_user_is_seen_by_its_lock(place: Path)
         trainer.wait()
         trainer.stdin.close()
         trainer.stdout.close()
-        see(ready, lambda status: status.queues[0].trainer is None)
+        see(ready, lambda status: not any(queue.trainer for queue in status.queues))
         assert not holder.exists()
 
 
