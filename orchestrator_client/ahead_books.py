@@ -10,7 +10,7 @@ from collections import deque
 
 from forebay.wire import UsageError, printable
 
-from .ahead_states import AHEAD, HELD, READY, AheadEvent, AheadState, Entry
+from .ahead_states import AHEAD, HELD, LOOKED_AHEAD, READY, AheadEvent, AheadState, Entry
 from .freshness import check_freshness
 from .source import KeyBook, MicroBatch, Upcoming
 from .step_report import Interval, MicroBatchTimes, StepReport
@@ -59,10 +59,17 @@ class AheadBooks:
 
     @property
     def may_pull(self) -> bool:
-        """Whether the source may be asked for one more: the loop holds none that it alone has the bytes of."""
+        """Whether the source may be asked for one more.
+
+        Not while the loop holds one that it alone has the bytes of; nor while more than `max_staged` are staged,
+        being staged, or skipped and not passed over yet: a source whose micro-batches are all stale is not run
+        through while one is trained, or while the caller has not asked for the next step.
+        """
         if self._is_halted or self._source_has_ended:
             return False
-        return not any(entry.state in HELD for entry in self._entries)
+        states = [entry.state for entry in self._entries]
+        is_held = any(state in HELD for state in states)
+        return not is_held and sum(state in LOOKED_AHEAD for state in states) <= self._max_staged
 
     def pulled(self, item: MicroBatch, pull: Interval) -> None:
         """Enters what the source yielded.

@@ -69,6 +69,9 @@ AHEAD_TRANSITIONS: dict[tuple[AheadState, AheadEvent], AheadState] = {
 AHEAD = frozenset({_S.STAGING, _S.STAGED})
 """States in which it counts towards what may be staged."""
 
+LOOKED_AHEAD = AHEAD | {_S.SKIPPED}
+"""States in which, while it is in the books, it counts towards how far the loop looks ahead."""
+
 HELD = frozenset({_S.PULLED, _S.INLINE, _S.SENDING})
 """States in which nobody but the loop has its bytes."""
 

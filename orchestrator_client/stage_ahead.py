@@ -38,7 +38,8 @@ class StageAhead:
             async for step in ahead:
                 async for trained in step:
                     print(trained.key, trained.value)
-                await trainer.update()
+                if step.micro_batches:  # empty if all were stale
+                    await trainer.update()
 
     A step begins when it is asked for; its micro-batches are then trained one after another, also while the caller
     is busy with a result. Pulling and staging go on all the time. None of this is disturbed when a wait for a step

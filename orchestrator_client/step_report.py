@@ -173,7 +173,7 @@ class TrainStep:
 
     @property
     def micro_batches(self) -> tuple[MicroBatchTimes, ...]:
-        """The times of each micro-batch that is trained, in order."""
+        """The times of each micro-batch that is trained, in order; empty at the end if all were stale."""
         return tuple(self._report.micro_batches)
 
     @property
