@@ -83,15 +83,7 @@ class TrainerHandle:
         control_endpoint = DAEMON.checked(control_endpoint or default_endpoint("control"))
         keys = worker_keys(client_key_file, server_key_file, worker_key_file)
         self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace, keys=keys)
-        self._link = ServerLink(
-            WORKER,
-            endpoint,
-            name=name,
-            retry_s=retry_s,
-            silence_s=silence_s,
-            keys=keys,
-        )
-        self._calls = WorkerCalls(self._link, self._wire, registry)
+        # Before the link: it reads the daemon's keys, and the worker's may be whole without them.
         self._staging = StagingClient(
             control_endpoint,
             name=name,
@@ -106,6 +98,15 @@ class TrainerHandle:
             client_key_file=client_key_file,
             server_key_file=server_key_file,
         )
+        self._link = ServerLink(
+            WORKER,
+            endpoint,
+            name=name,
+            retry_s=retry_s,
+            silence_s=silence_s,
+            keys=keys,
+        )
+        self._calls = WorkerCalls(self._link, self._wire, registry)
 
     def __repr__(self) -> str:
         return f"TrainerHandle({self._link.endpoint!r}, {self._staging!r})"

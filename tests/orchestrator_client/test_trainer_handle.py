@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from forebay import (
     Trained,
     TrainerHandle,
 )
+from forebay.sockets import make_key_files
 from forebay.wire import (
     PROTOCOL_VERSION,
     Call,
@@ -58,6 +61,20 @@ from .fake_worker import (
     talk,
 )
 
+# --- its making ---
+
+
+def test_keys_for_the_worker_alone_are_an_error_that_leaves_nothing_open(tmp_path: Path) -> None:
+    public, secret = make_key_files(tmp_path, "own")
+    with warnings.catch_warnings(record=True) as left:
+        # Raised where an object is let go, they would reach nobody.
+        warnings.simplefilter("always")
+        with pytest.raises(SettingError, match="setting server_key_file"):
+            TrainerHandle(client_key_file=str(secret), worker_key_file=str(public))
+        gc.collect()
+    assert [str(each.message) for each in left] == []
+
+
 # --- the hello ---
 
 
@@ -75,7 +92,7 @@ def test_without_a_trainer_the_error_names_address_setting_variable_and_time(
 
 @pytest.mark.parametrize("endpoint", ["nonsense", "tcp://", "ipc://" + "x" * 200])
 def test_what_is_no_address_is_an_error_that_names_it_and_the_setting(endpoint: str) -> None:
-    with pytest.raises(SettingError if endpoint == "nonsense" else BrokenError) as caught:
+    with pytest.raises(BrokenError if endpoint == "tcp://" else SettingError) as caught:
         talk(endpoint, nothing)
     assert "worker_endpoint" in str(caught.value)
     assert endpoint[:50] in str(caught.value)
