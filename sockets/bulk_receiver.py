@@ -73,9 +73,10 @@ class BulkReceiver:
     ) -> None:
         self._failed = failed
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
-        # The context is its own, so it needs a gate of its own as well.
-        self._gate = None if keys is None else Gate(self._context, keys)
+        self._gate: Gate | None = None
         try:
+            # The context is its own, so it needs a gate of its own as well.
+            self._gate = None if keys is None else Gate(self._context, keys)
             endpoint = Endpoint(
                 self._context,
                 zmq.PULL,

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import stat
 import threading
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from forebay.wire import STRANGER, Client, SettingError, read_clients
+from forebay.wire import STRANGER, Client, LocalError, SettingError, read_clients, words_of
 
 from .keys import KeyPair, check_mode, load_key_pair
+from .limited_log import LimitedLog
+
+if TYPE_CHECKING:
+    from zmq.auth.thread import AuthenticationThread
 
 log = logging.getLogger("forebay.access")
 
 _DOMAIN: Final = "forebay"
+_CLOSE_S: Final = 10.0
 CURVE_FRAME_BYTES: Final = 64
 """More than CURVE adds to a frame: 33 bytes."""
 
@@ -42,22 +48,28 @@ class AuthorisedFile:
         self._lock = threading.Lock()
         self._mark = self._look()
         self._clients = self._read()
+        self._trouble = ""
 
     def client_of(self, key: str) -> Client:
         """Returns whose key it is now; the stranger who may do nothing if it is nobody's."""
         with self._lock:
             mark = self._look()
             if mark != self._mark:
-                self._mark = mark
-                self._read_again()
+                self._read_again(mark)
             return self._clients.get(key, STRANGER)
 
-    def _read_again(self) -> None:
+    def _read_again(self, mark: _Mark) -> None:
         try:
             self._clients = self._read()
         except SettingError as error:
-            log.error("authorised_file_wrong kept=%s reason=%s", len(self._clients), error)  # noqa: TRY400
+            # What kept it from being read, the want of a descriptor say, may end without a change of the file.
+            if mark is None or not isinstance(error.__cause__, OSError):
+                self._mark = mark
+            if str(error) != self._trouble or self._mark == mark:
+                log.error("authorised_file_wrong kept=%s reason=%s", len(self._clients), error)  # noqa: TRY400
+            self._trouble = str(error)
         else:
+            self._mark, self._trouble = mark, ""
             names = ",".join(sorted(client.name for client in self._clients.values()))
             log.warning("authorised_file_changed clients=%s", names)
 
@@ -125,17 +137,52 @@ class Gate:
         from zmq.auth.thread import ThreadAuthenticator
 
         self._authorised = keys.authorised
+        self._log = LimitedLog(log)
         self._authenticator = ThreadAuthenticator(context, log=logging.getLogger("forebay.zap"))
         self._authenticator.configure_curve_callback(_DOMAIN, self)
-        self._authenticator.start()
+        try:
+            self._authenticator.start()
+        except BaseException:
+            self.close()
+            raise
 
     def callback(self, domain: str, key: bytes) -> bool:  # noqa: ARG002 - pyzmq's signature
         """Tells pyzmq whether a key may enter."""
-        client = self._authorised.client_of(key.decode())
+        text = key.decode()  # Z85
+        try:
+            client = self._authorised.client_of(text)
+        except Exception as error:  # noqa: BLE001 - it would end pyzmq's thread, and nobody would enter any more
+            self._log.tell(logging.ERROR, "gate_failed", "key=%s reason=%s", text, words_of(error))
+            return False
         if not client.rights:
-            log.warning("stranger_turned_away key=%s", key.decode())
+            self._log.tell(logging.WARNING, "stranger_turned_away", "key=%s", text)
         return bool(client.rights)
 
     def close(self) -> None:
-        """Ends it; a second call does nothing. Nobody enters any more."""
+        """Ends it; a second call does nothing. Nobody enters any more.
+
+        Raises:
+            LocalError: Its thread is stuck.
+        """
+        self._end_thread()
+        # What is left to it is to close the socket that it answers at.
         self._authenticator.stop()
+
+    def _end_thread(self) -> None:
+        """What pyzmq's own `stop` does, which waits for ever where the thread has ended by itself."""
+        authenticator = self._authenticator
+        # Both are None before it was started and after it was closed; pyzmq does not declare that.
+        pipe: zmq.Socket[bytes] | None = authenticator.pipe
+        thread: AuthenticationThread | None = authenticator.thread
+        if thread is not None and thread.ident is None:
+            thread.pipe.close()  # it was never started
+        elif thread is not None and pipe is not None:
+            with contextlib.suppress(zmq.Again):  # nobody is at its other end any more
+                pipe.send(b"TERMINATE", zmq.NOBLOCK)
+            thread.join(_CLOSE_S)
+            if thread.is_alive():
+                raise LocalError(f"waited {_CLOSE_S:g} s for the thread of a gate to end")
+        if pipe is not None:
+            pipe.close()
+        authenticator.pipe = None  # type: ignore[assignment]
+        authenticator.thread = None  # type: ignore[assignment]

@@ -13,6 +13,8 @@ from .errors import SettingError, printable
 _KEY_CHARS: Final = 40
 _Z85: Final = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#")
 _FIELDS: Final = {"key", "rights", "queues"}
+_NAME_END: Final = ":"
+"""Between a client's name and what it calls itself, where a worker keeps the calls of clients apart."""
 
 
 class Right(enum.StrEnum):
@@ -103,7 +105,7 @@ def read_clients(text: str, source: str) -> dict[str, Client]:
     """
     try:
         tables = tomllib.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter where arrays or tables are nested without end
         raise SettingError(f"authorised_file {source} cannot be read: {error}") from error
     clients: dict[str, Client] = {}
     for name, table in tables.items():
@@ -115,6 +117,8 @@ def read_clients(text: str, source: str) -> dict[str, Client]:
 
 
 def _client(name: str, table: Any, where: str) -> tuple[str, Client]:
+    if not name or _NAME_END in name:
+        raise SettingError(f"{where}, name", got=name, limit=f"a text that is not empty, without {_NAME_END!r}")
     if not isinstance(table, Mapping):
         raise SettingError(where, got=table, limit='a table: [NAME], then key = "..." and rights = ["stage"]')
     if unknown := sorted(table.keys() - _FIELDS):

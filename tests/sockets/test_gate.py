@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,6 +134,54 @@ def test_without_a_gate_nobody_gets_in(site: Site) -> None:
     assert heard(endpoint, MOMENT_MS) == []
 
 
+def test_an_error_in_the_question_who_may_enter_turns_one_away_and_the_gate_goes_on(
+    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = site.bind()
+    with monkeypatch.context() as patch:
+        patch.setattr(AuthorisedFile, "client_of", fails)
+        site.connect(endpoint, "alice").send(b"let me in")
+        assert heard(endpoint, MOMENT_MS) == []
+    assert f"gate_failed key={site.files.public('alice')} reason=RuntimeError: on purpose" in caplog.text
+    site.connect(endpoint, "alice").send(b"hello")
+    assert [frames for _, _, frames in heard(endpoint)] == [[b"hello"]]
+
+
+def fails(*_: object) -> None:
+    raise RuntimeError("on purpose")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_gate_whose_thread_has_died_still_closes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = site.bind()
+    assert site.gate is not None
+    thread = site.gate._authenticator.thread
+    monkeypatch.setattr(Gate, "callback", fails)
+    site.connect(endpoint, "alice").send(b"let me in")
+    thread.join(PATIENCE_MS / 1000)
+    assert not thread.is_alive()
+    closer = threading.Thread(target=site.gate.close, daemon=True)
+    closer.start()
+    closer.join(PATIENCE_MS / 1000)
+    assert not closer.is_alive(), "the gate waits for a thread that is gone"
+
+
+def test_a_gate_that_cannot_start_keeps_no_context_from_ending(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("zmq.auth.thread.AuthenticationThread.start", refuse)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with pytest.raises(RuntimeError, match="new thread"):
+        Gate(context, site.keys)
+    ending = threading.Thread(target=context.term, daemon=True)
+    ending.start()
+    ending.join(PATIENCE_MS / 1000)
+    assert not ending.is_alive(), "a socket of the gate was left open"
+
+
 def test_an_ipc_path_asks_for_no_keys(site: Site, shm_dir: Path) -> None:
     endpoint = site.bind(f"ipc://{shm_dir}/control")
     assert not endpoint.is_guarded
@@ -194,3 +244,23 @@ def test_a_file_that_became_wrong_changes_nothing_and_is_told_once(
     assert caplog.text.count("authorised_file_wrong kept=1") == 1
     files.authorise(files.entry("bob", "stage"))
     assert file.client_of(files.public("bob")).name == "bob"
+
+
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_again_without_another_change(
+    files: KeyFiles, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.authorise(files.entry("alice", "stage"))
+    file = AuthorisedFile(str(files.authorised))
+    files.authorise(files.entry("bob", "stage"))
+
+    def refuse(_: Path) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refuse)
+        for _ in range(3):
+            assert file.client_of(files.public("alice")).name == "alice"
+            assert file.client_of(files.public("bob")) is STRANGER
+    assert caplog.text.count("authorised_file_wrong kept=1") == 1
+    assert file.client_of(files.public("bob")).name == "bob"
+    assert file.client_of(files.public("alice")) is STRANGER

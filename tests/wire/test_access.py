@@ -44,6 +44,10 @@ def test_an_empty_file_lets_nobody_in() -> None:
     ("text", "named"),
     [
         ("[alice", "cannot be read"),
+        ("alice = " + "[" * 100_000, "cannot be read"),
+        ("[alice]\nkey" + ".a" * 10_000 + " = 1", "client 'alice', key"),
+        (f'[""]\nkey = "{KEY}"\nrights = ["stage"]', "client '', name; got an empty text; limit a text"),
+        (f'["alice:1"]\nkey = "{KEY}"\nrights = ["stage"]', "client 'alice:1', name; got alice:1; limit a text"),
         ('alice = "key"', "client 'alice'"),
         ('[alice]\nrights = ["stage"]', "client 'alice', key"),
         ('[alice]\nkey = "short"\nrights = ["stage"]', "client 'alice', key; got short"),

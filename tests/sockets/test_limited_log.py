@@ -1,0 +1,31 @@
+"""What is left of an event in the log that comes too often."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from forebay.sockets.limited_log import LimitedLog
+
+LOG = logging.getLogger("forebay.test")
+
+
+def test_the_log_gets_twenty_of_an_event_in_a_window_and_then_how_many_were_left_out(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("forebay.sockets.limited_log.time.monotonic", lambda: now[0])
+    log = LimitedLog(LOG)
+    with caplog.at_level(logging.INFO):
+        for number in range(50):
+            log.tell(logging.INFO, "knocked", "key=%s", number)
+        log.tell(logging.WARNING, "entered", "key=%s", "k")
+        assert [record.getMessage() for record in caplog.records[-2:]] == ["knocked key=19", "entered key=k"]
+        assert len(caplog.records) == 21
+        now[0] += 10.0
+        log.tell(logging.INFO, "knocked", "key=%s", 50)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records[-2:]] == [
+        ("WARNING", "left_out event=knocked count=30"),
+        ("INFO", "knocked key=50"),
+    ]
