@@ -89,15 +89,18 @@ class Endpoint:
         self._lock = _claim_ipc(address, setting, peer, gid) if address.startswith("ipc://") else None
         self._users: OrderedDict[bytes, str] = OrderedDict()
         self.is_guarded = keys is not None and address.startswith("tcp://")
-        if (path := ipc_path(address)) is not None:
-            hidden_path(path).unlink(missing_ok=True)  # left by one that was killed
-        self.socket = context.socket(kind)
-        self.connections = Connections(self.socket, setting, max_connections)
         self._sender, self._frame_count = b"", 0
         self._poller = zmq.Poller()
-        for source in (self.socket, self.connections.monitor):
-            self._poller.register(source, zmq.POLLIN)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._free_path)
+            if (path := ipc_path(address)) is not None:
+                hidden_path(path).unlink(missing_ok=True)  # left by one that was killed
+            self.socket = context.socket(kind)
+            undo.callback(self.socket.close, linger=0)
+            self.connections = Connections(self.socket, setting, max_connections)
+            undo.callback(self.connections.close)
+            for source in (self.socket, self.connections.monitor):
+                self._poller.register(source, zmq.POLLIN)
             # Before it is bound, since each connection takes it over: one that is lost with answers unsent would
             # otherwise keep them, and the context from ending, for ever. `close` gives those of the others time.
             self.socket.linger = 0
@@ -113,9 +116,7 @@ class Endpoint:
                 keys.guard(self.socket)
                 self.socket.maxmsgsize = max_frame_bytes + CURVE_FRAME_BYTES
             self._bind(context, address, setting)
-        except BaseException:
-            self.close(linger_ms=0)
-            raise
+            undo.pop_all()
         self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
     def _bind(self, context: zmq.Context[zmq.Socket[bytes]], address: str, setting: str) -> None:
@@ -148,8 +149,9 @@ class Endpoint:
         if self._lock is None:
             self.socket.bind(address)
             return
-        # Whatever another thread makes meanwhile is private too; an ipc path must not be open for a moment.
-        before = os.umask(0o177)
+        # An ipc path must not be open for a moment. Whatever another thread makes meanwhile is private too, and a
+        # folder must be one that its owner can enter.
+        before = os.umask(0o077)
         try:
             self.socket.bind(address)
         finally:
@@ -212,6 +214,9 @@ class Endpoint:
         """Closes the socket, giving queued answers some time, and frees the path."""
         self.connections.close()
         self.socket.close(linger=linger_ms)
+        self._free_path()
+
+    def _free_path(self) -> None:
         if self._lock is not None:
             path = self._lock.path.with_suffix("")
             for left in (path, hidden_path(path)):

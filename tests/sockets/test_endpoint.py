@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
 
+from forebay.shm import share
 from forebay.sockets import Endpoint, control_frame_limit
 from forebay.wire import (
     HeldError,
@@ -127,9 +130,12 @@ def test_a_socket_is_private_before_it_gets_its_mode_whatever_the_umask(
     shm_dir: Path, context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(
-        "forebay.sockets.endpoint.share", lambda path, **_: seen.append(stat.S_IMODE(path.stat().st_mode))
-    )
+
+    def look_and_share(path: Path, **options: Any) -> None:
+        seen.append(stat.S_IMODE(path.stat().st_mode))
+        share(path, **options)
+
+    monkeypatch.setattr("forebay.sockets.endpoint.share", look_and_share)
     before = os.umask(0)
     try:
         address = f"ipc://{shm_dir}/control"
@@ -137,5 +143,39 @@ def test_a_socket_is_private_before_it_gets_its_mode_whatever_the_umask(
         assert os.umask(0) == 0, "and the umask is as before"
     finally:
         os.umask(before)
-    assert seen == [0o600]
+    assert [mode & 0o077 for mode in seen] == [0]
+    assert stat.S_IMODE((shm_dir / "control").stat().st_mode) == 0o600
     endpoint.close(linger_ms=0)
+
+
+def test_a_folder_that_another_thread_makes_while_a_socket_is_bound_can_be_entered(
+    shm_dir: Path, context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bind = zmq.Socket.bind
+
+    def bind_beside_a_mkdir(socket: zmq.Socket[bytes], address: str) -> object:
+        if address.startswith("ipc:"):
+            (shm_dir / "folder").mkdir()
+        return bind(socket, address)
+
+    monkeypatch.setattr(zmq.Socket, "bind", bind_beside_a_mkdir)
+    address = f"ipc://{shm_dir}/control"
+    Endpoint(context, zmq.ROUTER, address, setting="s", peer=PEER, max_frame_bytes=1 << 20).close(linger_ms=0)
+    assert stat.S_IMODE((shm_dir / "folder").stat().st_mode) == 0o700
+
+
+def test_an_endpoint_that_cannot_watch_its_connections_leaves_nothing_behind(
+    shm_dir: Path, context: zmq.Context[zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound: list[zmq.Socket[bytes]] = []
+
+    def refuse(socket: zmq.Socket[bytes], *_: object) -> None:
+        bound.append(socket)
+        raise zmq.ZMQError(errno.EMFILE)
+
+    monkeypatch.setattr("forebay.sockets.endpoint.Connections", refuse)
+    address = f"ipc://{shm_dir}/control"
+    with pytest.raises(zmq.ZMQError):
+        Endpoint(context, zmq.ROUTER, address, setting="s", peer=PEER, max_frame_bytes=1 << 20)
+    assert [socket.closed for socket in bound] == [True]
+    assert list(shm_dir.iterdir()) == [], "no lock either"
