@@ -97,7 +97,8 @@ class Executor:
         for to, frames in replies.items():
             endpoint = self._endpoints[to.channel]
             if not endpoint.is_still(to.routing, to.user):
-                log.warning("answers_withheld count=%s", len(frames) - 1)
+                if self._has_room_for("answers_withheld"):
+                    log.warning("answers_withheld count=%s", len(frames) - 1)
                 continue
             try:
                 endpoint.socket.send_multipart(frames, zmq.NOBLOCK)
@@ -156,9 +157,13 @@ class Executor:
         # What the host causes is bounded by its slots; peers can cause any number of the others.
         if action.level <= Level.DEBUG or action.event in _ALWAYS_TOLD:
             return True
+        return self._has_room_for(f"{action.event} {action.fields.get('code', '')}".rstrip())
+
+    def _has_room_for(self, event: str) -> bool:
+        """Whether the log may have one more of an event that peers cause."""
         now = time.monotonic()
         self.tell_left_out(now)
-        return self._log_limit.admits(f"{action.event} {action.fields.get('code', '')}".rstrip(), now)
+        return self._log_limit.admits(event, now)
 
     def _log(self, action: Log) -> None:
         if log.isEnabledFor(action.level) and self._is_told(action):

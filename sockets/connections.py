@@ -29,6 +29,8 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from .limited_log import LimitedLog
+
 log = logging.getLogger("forebay.sockets")
 
 BURST: Final = 1001
@@ -62,6 +64,7 @@ class Connections:
         self._bound = bound
         self._setting = setting
         self._limit = limit
+        self._log = LimitedLog(log)
         self._present: set[int] = set()
         self._unwanted: set[int] = set()
         self._listener = -1
@@ -110,7 +113,8 @@ class Connections:
         if self._is_closed:
             return
         self._is_closed = True
-        log.warning("connections_full endpoint=%s max_connections=%s", self._setting, self._limit)
+        words = "endpoint=%s max_connections=%s"
+        self._log.tell(logging.WARNING, "connections_full", words, self._setting, self._limit)
         with contextlib.suppress(OSError):
             if (path := ipc_path(self._address())) is not None:
                 path.rename(hidden_path(path))
@@ -120,7 +124,8 @@ class Connections:
 
     def _open_door(self) -> None:
         self._is_closed = False
-        log.info("connections_taken_again endpoint=%s refused=%s", self._setting, self.refused_count)
+        words = "endpoint=%s refused=%s"
+        self._log.tell(logging.INFO, "connections_taken_again", words, self._setting, self.refused_count)
         with contextlib.suppress(OSError):
             if (path := ipc_path(self._address())) is not None:
                 hidden_path(path).rename(path)

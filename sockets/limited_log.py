@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 
@@ -30,8 +31,10 @@ class LimitedLog:
             words: A format for the values.
             *values: What goes into it.
         """
-        now = time.monotonic()
-        for name, count in self._limit.take_left_out(now):
-            self._log.warning("left_out event=%s count=%s", name, count)
-        if self._limit.admits(event, now):
-            self._log.log(level, f"{event} {words}", *values)
+        # What a user's handler raises must not end the thread that tells.
+        with contextlib.suppress(Exception):
+            now = time.monotonic()
+            for name, count in self._limit.take_left_out(now):
+                self._log.warning("left_out event=%s count=%s", name, count)
+            if self._limit.admits(event, now):
+                self._log.log(level, f"{event} {words}", *values)

@@ -222,19 +222,23 @@ class TrainerWorker:
         lacking = lacks_right(client, request)
         if lacking:
             self._books.counters["refused_not_allowed"] += 1
-            tell(logging.WARNING, "refuse code=not_allowed words=%s", lacking)
+            self._tell_within_limit("refuse code=not_allowed", "words=%s", lacking)
             self._sockets.send(sender, Refused(id=request.id, code=RefusalCode.NOT_ALLOWED, words=lacking))
         else:
             self._hear(sender, own_call(client, request))
 
     def _refuse_unreadable(self, sender: Address, words: str) -> None:
         self._books.counters["refused_bad_request"] += 1
-        now = time.monotonic()
-        for event, count in self._log_limit.take_left_out(now):
-            tell(logging.WARNING, "left_out event=%s count=%s", event, count)
-        if self._log_limit.admits("unreadable_call", now):
-            tell(logging.WARNING, "unreadable_call reason=%s", words)
+        self._tell_within_limit("unreadable_call", "reason=%s", words)
         self._sockets.send(sender, Refused(code=RefusalCode.BAD_REQUEST, words=words))
+
+    def _tell_within_limit(self, event: str, words: str, *values: object) -> None:
+        """Logs what a client can cause as often as it likes."""
+        now = time.monotonic()
+        for name, count in self._log_limit.take_left_out(now):
+            tell(logging.WARNING, "left_out event=%s count=%s", name, count)
+        if self._log_limit.admits(event, now):
+            tell(logging.WARNING, f"{event} {words}", *values)
 
     def _hear(self, sender: Address, request: CallRequest) -> None:
         now = time.monotonic()

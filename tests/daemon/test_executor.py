@@ -10,13 +10,23 @@ from typing import Any
 import pytest
 
 from forebay.daemon import executor as executor_module
-from forebay.daemon.actions import AwaitWriters, WriteBody
+from forebay.daemon.actions import Address, AwaitWriters, Channel, Reply, WriteBody
 from forebay.daemon.book import LedgerSettings
 from forebay.daemon.executor import Executor
 from forebay.daemon.ledger import Ledger
 from forebay.shm import Pool, SlotTable
 from forebay.sockets import Mailbox
-from forebay.wire import Arrivals, ChunkHeader, Incoming, Limits, LocalError, cut_spans
+from forebay.wire import (
+    Arrivals,
+    ChunkHeader,
+    Incoming,
+    Limits,
+    LocalError,
+    LogLimit,
+    RefusalCode,
+    Refused,
+    cut_spans,
+)
 
 from .ledger_driver import ME
 
@@ -84,3 +94,22 @@ def test_a_chunk_that_is_never_written_ends_the_daemon_before_its_slot_is_used_a
     with pytest.raises(LocalError, match=r"waited 0\.01 s for a chunk to be written, in Arr.*0/1 spans"):
         executor.perform([AwaitWriters(arrivals), WriteBody(0, b"new!")])
     assert bytes(pool.files[0].body(0, 4)) == bytes(4)
+
+
+class Taken:
+    """An endpoint whose routing ids all belong to other clients by now."""
+
+    def is_still(self, *_: object) -> bool:
+        return False
+
+
+def test_answers_that_are_withheld_without_end_do_not_fill_the_log(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(executor, "_endpoints", {Channel.CONTROL: Taken()})
+    monkeypatch.setattr(executor, "_log_limit", LogLimit(count=5, window_s=1e6))
+    for _ in range(30):
+        refused = Refused(code=RefusalCode.BAD_REQUEST, words="no")
+        executor.perform([Reply(Address(Channel.CONTROL, b"peer", "key"), refused)])
+        executor.flush()
+    assert caplog.text.count("answers_withheld count=1") == 5

@@ -21,6 +21,7 @@ from forebay.wire import (
     DataProtection,
     GetWorkerStatus,
     Hello,
+    LogLimit,
     PackedTree,
     Peer,
     RefusalCode,
@@ -79,6 +80,22 @@ def test_who_may_not_train_calls_nothing_and_who_may_not_inspect_sees_nothing(
         status = talk(served.endpoint, lambda handle: handle.status(), **files.client("inspector"))
         assert status.counters["refused_not_allowed"] >= 4
     assert (served.engine.trained, served.engine.updates) == ([], [])
+
+
+def test_calls_without_end_that_are_not_allowed_do_not_fill_the_log(
+    shm_dir: Path, files: KeyFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run(handle: TrainerHandle) -> None:
+        for _ in range(30):
+            with pytest.raises(RefusedError):
+                await handle.status()
+
+    with Served(shm_dir, **WORKER_TCP, **files.server()) as served:
+        served.worker._log_limit = LogLimit(count=5, window_s=1e6)  # no new window while the test runs
+        talk(served.endpoint, run, **files.client("driver"))
+        status = talk(served.endpoint, lambda handle: handle.status(), **files.client("inspector"))
+    assert caplog.text.count("refuse code=not_allowed words=client 'driver' lacks the right 'inspect'") == 5
+    assert status.counters["refused_not_allowed"] == 30
 
 
 def test_the_stage_ahead_loop_runs_with_daemon_and_worker_encrypted(

@@ -166,6 +166,14 @@ def test_a_gate_whose_thread_has_died_still_closes(site: Site, monkeypatch: pyte
     assert not closer.is_alive(), "the gate waits for a thread that is gone"
 
 
+def test_strangers_without_end_do_not_fill_the_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.bind()
+    assert site.gate is not None
+    for _ in range(100):
+        assert not site.gate.callback("forebay", b"k" * 40)
+    assert caplog.text.count("stranger_turned_away") == 20
+
+
 def test_a_gate_that_cannot_start_keeps_no_context_from_ending(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

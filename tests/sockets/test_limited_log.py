@@ -11,6 +11,19 @@ from forebay.sockets.limited_log import LimitedLog
 LOG = logging.getLogger("forebay.test")
 
 
+def test_what_a_handler_raises_does_not_reach_whoever_tells() -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:  # noqa: ARG002 - as logging has it
+            raise OSError("disk full")
+
+    handler = Broken()
+    LOG.addHandler(handler)
+    try:
+        LimitedLog(LOG).tell(logging.WARNING, "knocked", "key=%s", "k")
+    finally:
+        LOG.removeHandler(handler)
+
+
 def test_the_log_gets_twenty_of_an_event_in_a_window_and_then_how_many_were_left_out(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
