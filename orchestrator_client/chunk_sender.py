@@ -11,10 +11,11 @@ from typing import Final
 import zmq
 
 from forebay.sockets import ClientKeys, ping
-from forebay.wire import Granted
+from forebay.wire import Granted, RefusalCode, RefusedError
 
 from .chunk_encoder import Chunk, ChunkEncoder
 from .data_endpoint import Target
+from .handshakes import REFUSALS, Handshakes
 from .link_rate import LinkRate
 from .pace import Pace
 from .payload import Payload, WireBytes
@@ -54,12 +55,19 @@ class ChunkSender:
         self._socket.sndhwm = send_chunks
         self._socket.linger = 0
         ping(self._socket)
+        self._handshakes = Handshakes(self._socket, target.endpoint, has_keys=keys is not None, events=REFUSALS)
         # Chunks wait here, not in a pipe to nobody, while there is no connection.
         self._socket.immediate = True
         if keys is not None and target.is_encrypted:
             keys.use(self._socket, target.endpoint)
         for _ in range(connections):
             self._socket.connect(target.endpoint)
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether the server did not know this client's key; ZeroMQ does not dial again, a new sender does."""
+        self._handshakes.take()
+        return self._handshakes.was_refused
 
     @property
     def link_bytes_per_s(self) -> float | None:
@@ -80,9 +88,11 @@ class ChunkSender:
 
         Raises:
             ProtocolError: The grant does not fit the payload; nothing was sent.
+            RefusedError: The server does not know this client's key; a new sender may ask again.
         """
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLOUT)
+        poller.register(self._handshakes.monitor, zmq.POLLIN)
         poller.register(stop.fileno(), zmq.POLLIN)
         self._rate.begin()
         goes_on = False
@@ -114,6 +124,7 @@ class ChunkSender:
                 self._socket.send(chunk.header, zmq.SNDMORE | zmq.NOBLOCK)
             except zmq.Again:
                 poller.poll()
+                self._check_admitted()
                 waits += 1
                 continue
             # ZeroMQ takes a message whole or not at all, so the second part never has to wait.
@@ -121,8 +132,14 @@ class ChunkSender:
             return waits
         return None
 
+    def _check_admitted(self) -> None:
+        if self.was_refused:
+            words = f"the data endpoint {self.target.endpoint} does not know this key; {self._handshakes.remedy}"
+            raise RefusedError(RefusalCode.NOT_ALLOWED, words)
+
     def close(self) -> None:
         """Closes the connections; chunks that have not left are dropped."""
+        self._handshakes.close()
         self._socket.close()
         self._encoder.close()
 

@@ -78,6 +78,8 @@ class Wire:
     def sender(self, target: Target) -> ChunkSender:
         """Returns the sender to a data endpoint; a daemon that was restarted may have another. Needs the turn.
 
+        One that was refused is not used again: the key may be known by now.
+
         Raises:
             ClosedError: The client was closed meanwhile.
             SettingError: The endpoint is encrypted, and this client has no keys.
@@ -89,7 +91,7 @@ class Wire:
                 f"the data endpoint {target.endpoint} is encrypted, and this client has no keys",
                 remedy="set client_key_file and server_key_file",
             )
-        if self._sender is None or self._sender.target != target:
+        if self._sender is None or self._sender.target != target or self._sender.was_refused:
             if self._sender is not None:
                 self._sender.close()
             self._context = self._context or zmq.Context(self._connections)

@@ -92,7 +92,7 @@ class ServerLink:
         self._socket.linger = _LINGER_MS
         if keys is not None:
             keys.use(self._socket, endpoint)
-        self._handshakes = Handshakes(self._socket, has_keys=keys is not None)
+        self._handshakes = Handshakes(self._socket, endpoint, has_keys=keys is not None)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._talks = 0
         self._nobody_talks = asyncio.Event()
@@ -128,11 +128,11 @@ class ServerLink:
         try:
             return await self.say_hello(time.monotonic() + timeout_s)
         except WaitTimeoutError:
-            why = "" if self._handshakes.remedy else await in_own_thread(why_silent, self.endpoint)
+            why = "" if self._handshakes.is_certain else await in_own_thread(why_silent, self.endpoint)
             raise WaitTimeoutError(
                 f"no {self.kind.name} answered at {self.kind.setting} {self.endpoint} within {timeout_s:g} s"
                 + (why and f": {why}"),
-                remedy=self._handshakes.remedy or f"{self.kind.start}, or {self.kind.address_remedy}",
+                remedy=self._remedy(f"{self.kind.start}, or {self.kind.address_remedy}"),
             ) from None
 
     async def say_hello(self, deadline: float) -> Welcome:
@@ -237,8 +237,13 @@ class ServerLink:
         self._seems_gone = True
         raise BrokenError(
             f"no word from the {self.kind.name} at {self.endpoint} for {silent_s:.1f} s; still awaited: {what}",
-            remedy=self._handshakes.remedy or f"see whether it lives; {self.kind.start}",
+            remedy=self._remedy(f"see whether it lives; {self.kind.start}"),
         )
+
+    def _remedy(self, otherwise: str) -> str:
+        """Returns what to check of the keys, and what else it may be unless it can be nothing else."""
+        keys = self._handshakes.remedy
+        return keys if self._handshakes.is_certain else "; ".join(filter(None, (keys, otherwise)))
 
     def _look_at_handshakes(self) -> None:
         self._handshakes.take()

@@ -112,6 +112,7 @@ def test_a_client_that_is_turned_away_hears_within_its_timeout_what_to_check(
         talk(daemon, stage("k"), **keys(files), timeout_s=SHORT_S)
     assert f"no daemon answered at control_endpoint {daemon.control_endpoint} within 2 s" in str(caught.value)
     assert hint in str(caught.value)
+    assert "start one (forebay serve)" in str(caught.value), "it may have gone, or be full"
     assert status_of(daemon, files).queues == ()
 
 
@@ -281,6 +282,26 @@ def test_a_client_of_an_ipc_control_endpoint_is_told_that_the_data_endpoint_want
     with pytest.raises(SettingError, match=r"data endpoint tcp://.* is encrypted, and this client has no keys"):
         talk(daemon, stage("k", wait_s=EVENT_S))
     assert isinstance(talk(daemon, stage("k"), **files.client("alice")), Staged)
+
+
+def test_a_client_that_the_data_endpoint_does_not_know_is_told_so_and_dials_anew_in_its_next_call(
+    start_daemon: StartDaemon, files: KeyFiles
+) -> None:
+    daemon = start_daemon(data_endpoint="tcp://127.0.0.1:*", **files.server())
+
+    async def run(client: StagingClient) -> Any:
+        for key in ("one", "two"):
+            with pytest.raises(
+                RefusedError, match=r"the data endpoint tcp://.* does not know this key; have"
+            ) as got:
+                await client.stage(tree(), key=key)
+            assert got.value.code == RefusalCode.NOT_ALLOWED
+        files.authorise(files.entry("eve", "stage"))
+        return await client.stage(tree(), key="three")
+
+    assert isinstance(talk(daemon, run, **files.client("eve")), Staged)
+    [queue] = talk(daemon, lambda client: client.status()).queues
+    assert queue.ready == ("three",)
 
 
 def test_a_daemon_without_keys_tells_that_nothing_guards_its_data(start_daemon: StartDaemon) -> None:

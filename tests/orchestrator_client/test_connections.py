@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import socket
+import threading
+from pathlib import Path
 
 import pytest
 
 from forebay import StagingClient, TrainerHandle
-from forebay.wire import CONNECT_TIMEOUT_MS, CONTROL_HEARTBEAT_TIMEOUT_MS, HEARTBEAT_MS
+from forebay.wire import CONNECT_TIMEOUT_MS, CONTROL_HEARTBEAT_TIMEOUT_MS, HEARTBEAT_MS, WaitTimeoutError
+
+from ..sockets.full_endpoint import full_endpoint
+from ..sockets.key_files import KeyFiles
+
+SHORT_S = 1.0
+"""Seconds after which a client gives up that can never be let in."""
 
 
 @pytest.mark.parametrize("kind", [StagingClient, TrainerHandle])
@@ -25,3 +35,52 @@ def test_a_client_has_these_limits() -> None:
         assert socket.connect_timeout == CONNECT_TIMEOUT_MS
     finally:
         socket.context.destroy(linger=0)
+
+
+def words_of_failure(endpoint: str, **keys: str) -> str:
+    async def run() -> None:
+        async with StagingClient(endpoint, timeout_s=SHORT_S, **keys):
+            pass
+
+    with pytest.raises(WaitTimeoutError) as caught:
+        asyncio.run(run())
+    return str(caught.value)
+
+
+def test_a_full_daemon_is_told_from_one_that_is_elsewhere(shm_dir: Path, tmp_path: Path) -> None:
+    files = KeyFiles(tmp_path, "alice")
+    with full_endpoint(f"ipc://{shm_dir}/control") as endpoint:
+        for keys in ({}, files.client("alice")):
+            words = words_of_failure(endpoint.address, **keys)
+            assert "it takes no more connections now (max_connections)" in words
+            assert "key" not in words
+            assert "elsewhere" not in words
+
+
+@pytest.mark.parametrize("kind", ["ipc", "tcp"])
+def test_who_is_hung_up_on_in_the_handshake_is_asked_for_keys_at_tcp_alone(shm_dir: Path, kind: str) -> None:
+    family = socket.AF_UNIX if kind == "ipc" else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.bind(str(shm_dir / "control") if kind == "ipc" else ("127.0.0.1", 0))
+        listener.listen()
+        port = "" if kind == "ipc" else listener.getsockname()[1]
+
+        def hang_up() -> None:
+            # Until the listener is shut down.
+            while True:
+                try:
+                    caller, _ = listener.accept()
+                except OSError:
+                    return
+                with caller:
+                    caller.recv(1)
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        try:
+            words = words_of_failure(f"ipc://{shm_dir}/control" if kind == "ipc" else f"tcp://127.0.0.1:{port}")
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+    assert ("if it has keys, set client_key_file" in words) == (kind == "tcp")
+    assert "start one (forebay serve)" in words

@@ -14,6 +14,8 @@ import pytest
 import forebay
 from forebay.sockets.reach import why_silent
 
+from .full_endpoint import full_endpoint
+
 
 @pytest.fixture
 def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
@@ -39,6 +41,20 @@ def test_a_socket_that_is_not_there_may_be_elsewhere(tmp_path: Path) -> None:
 
 
 def test_a_socket_that_nobody_listens_at_was_left_behind(listener: socket.socket) -> None:
+    listener.close()
+    assert why_silent("ipc://here.sock") == "nobody listens at that socket any more: whoever made it is gone"
+
+
+@pytest.mark.parametrize("kind", ["ipc", "tcp"])
+def test_an_endpoint_that_is_full_says_so(shm_dir: Path, kind: str) -> None:
+    with full_endpoint(f"ipc://{shm_dir}/full.sock" if kind == "ipc" else "tcp://127.0.0.1:*") as endpoint:
+        assert "it takes no more connections now (max_connections)" in why_silent(endpoint.address)
+        assert "elsewhere" not in why_silent(endpoint.address)
+
+
+def test_an_endpoint_that_was_full_when_it_was_killed_is_gone(listener: socket.socket) -> None:
+    Path("here.sock").rename("here.sock.full")
+    assert "max_connections" in why_silent("ipc://here.sock")
     listener.close()
     assert why_silent("ipc://here.sock") == "nobody listens at that socket any more: whoever made it is gone"
 
