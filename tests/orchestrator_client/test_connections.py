@@ -7,6 +7,7 @@ import inspect
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_a_client_has_these_limits() -> None:
         socket.context.destroy(linger=0)
 
 
-def words_of_failure(endpoint: str, **keys: str) -> str:
+def words_of_failure(endpoint: str, **keys: Any) -> str:
     async def run() -> None:
         async with StagingClient(endpoint, timeout_s=SHORT_S, **keys):
             pass
