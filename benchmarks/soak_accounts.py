@@ -33,7 +33,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from .soak_explained import Injected, Trouble
+from .soak_evidence import Injected, Trouble
 from .soak_words import FINAL, GONE, Did, OrchestratorLine, Told, TrainerLine
 
 
@@ -139,6 +139,8 @@ def troubles_of(
             kind=kinds[line.what],
             name=line.code or line.what.value,
             words=f"{line.key}: {line.words}",
+            life=line.life,
+            key=line.key,
         )
         for name, lines in told.items()
         for line in lines
@@ -151,7 +153,7 @@ def troubles_of(
         if last.what not in FINAL
     ]
     troubles += [
-        Trouble(at=line.at, who=trainer, kind="error", name=line.code, words=line.words)
+        Trouble(at=line.at, who=trainer, kind="error", name=line.code, words=line.words, life=line.life)
         for line in did
         if line.what is Did.ERROR
     ]

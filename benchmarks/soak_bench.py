@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from .soak_accounts import account, history, recoveries, troubles_of
-from .soak_explained import Trouble, explanation_of
+from .soak_evidence import Evidence, Trouble
+from .soak_explained import explanation_of
 from .soak_faults import CUT, FULL, KILL, STOP, TERM, TRAINER, Fault, chosen, plan
 from .soak_place import Place
 from .soak_result import SoakResult, SoakSettings
@@ -47,10 +48,11 @@ def _result(
 ) -> SoakResult:
     everything = sorted((line for lines in found.told.values() for line in lines), key=lambda line: line.at)
     accounts = account(everything, found.did)
+    evidence = Evidence(found.injected, found.lives, found.told, found.did)
     explained: collections.Counter[str] = collections.Counter()
     unexplained: list[Trouble] = []
     for trouble in (*found.troubles, *troubles_of(found.told, TRAINER, found.did)):
-        explanation = explanation_of(trouble, found.injected)
+        explanation = explanation_of(trouble, evidence)
         if explanation is None:
             unexplained.append(trouble)
         else:

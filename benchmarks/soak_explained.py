@@ -1,146 +1,206 @@
-"""Which errors, refusals and endings may follow which fault, and why. What is not listed here is unexplained."""
+"""Which errors, refusals and endings may follow which fault, and why. What is not listed here is unexplained.
+
+A fault comes every other second, so "soon after a fault" says nothing. A trouble is explained by what had to be so
+for it to happen: an exit by a signal to that very process; an answer by what the key's own book says; a wait that
+was in vain by parties that were away for it. Parties are away from a fault on until they are let go on or are at
+work anew. In a wait that failed there may be no calm, no time with all the parties there, that is longer than what
+was waited for takes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Final
 
-import msgspec
+from .soak_evidence import POOL, Evidence, Trouble, wire_of
+from .soak_faults import DAEMON, FULL, KILL, ORCHESTRATORS, TERM, TRAINER
+from .soak_parties import ATTACH_S, CONNECT_S, SILENCE_S, WAIT_S
+from .soak_words import Did
 
-from .soak_faults import CANCEL, CUT, DAEMON, FULL, KILL, ORCHESTRATORS, STOP, TERM, TRAINER, Fault
+_ANSWER_S: Final = 1.5
+"""For an answer, with all there: to dial (0.1 s), to repeat what is unanswered (0.3 s), and busy processors."""
+_TURN_S: Final = 3.0
+"""For a key to be staged and trained, with all there: half need 0.05 s, but a trainer that is new compiles."""
+_ATTACHED_S: Final = 4.0
+"""For the trainer to tell a new daemon what it has: it repeats every 2 s what is not confirmed, and attaches."""
+_CLOSE_S: Final = 2.0
+"""For which a trainer that leaves waits until the daemon has heard all."""
 
-
-class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that does not happen while nothing is wrong.
-
-    Attributes:
-        at: Monotonic second.
-        who: The process that met it.
-        kind: `refusal`, `error`, `gone`, `key`, `exit` or `log`.
-        name: Code of a refusal, class of an error, state of what is gone, exit code.
-        words: What was said.
-    """
-
-    at: float
-    who: str
-    kind: str
-    name: str
-    words: str = ""
-
-
-class Injected(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault that was injected.
-
-    Attributes:
-        at: Monotonic second.
-        fault: What it was.
-    """
-
-    at: float
-    fault: Fault
+Check = Callable[[Trouble, Evidence], bool]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explanation:
-    """A kind of trouble, and the faults that it may follow.
+    """A kind of trouble, and what has to be so for it to be none of Forebay's.
 
     Attributes:
+        who: Which processes may meet it; the beginning of their names.
         kind: Of the trouble.
         name: Of the trouble.
-        faults: What may have caused it: fault kind and victim; the empty victim stands for any.
-        within_s: Seconds after the fault's end for which it explains the trouble.
-        reason: Why it does.
-        who: Which process may meet it; empty for any.
+        explains: Tells whether it was so.
+        reason: Why that explains it.
     """
 
+    who: str
     kind: str
     name: str
-    faults: tuple[tuple[str, str], ...]
-    within_s: float
+    explains: Check
     reason: str
-    who: str = ""
-
-    def explains(self, trouble: Trouble, injected: Injected) -> bool:
-        """Tells whether a fault explains a trouble by this."""
-        fault = injected.fault
-        lasts = injected.at <= trouble.at <= injected.at + fault.lasts_s + self.within_s
-        return lasts and any(fault.kind == kind and victim in ("", fault.victim) for kind, victim in self.faults)
 
     def is_about(self, trouble: Trouble) -> bool:
         """Tells whether it speaks of such trouble."""
-        is_there = not self.who or trouble.who.startswith(self.who)
-        return is_there and (self.kind, self.name) == (trouble.kind, trouble.name)
+        return trouble.who.startswith(self.who) and (self.kind, self.name) == (trouble.kind, trouble.name)
 
 
-_DAEMON_AWAY: Final = ((KILL, DAEMON), (TERM, DAEMON), (STOP, DAEMON))
-_TRAINER_AWAY: Final = ((KILL, TRAINER), (TERM, TRAINER), (STOP, TRAINER))
-_ORCHESTRATOR_AWAY: Final = tuple((kind, who) for kind in (KILL, TERM, STOP) for who in ORCHESTRATORS)
-_CALL_CUT_OFF: Final = (*_DAEMON_AWAY, *_ORCHESTRATOR_AWAY, (CUT, ""), (CANCEL, ""))
-_RESTART_S: Final = 20.0
-"""What a process may take to start on a busy machine, and to be back at work."""
+def _parties(trouble: Trouble, others: tuple[str, ...]) -> set[str]:
+    return {trouble.who, *others} | ({wire_of(trouble.who)} if trouble.who in ORCHESTRATORS else set())
+
+
+def _waited(seconds: float, calm_s: float, *others: str) -> Check:
+    """Whoever met it waited that long, and never were it, its wire and the others there for longer than a calm."""
+
+    def explains(trouble: Trouble, evidence: Evidence) -> bool:
+        parties = _parties(trouble, others)
+        return evidence.longest_calm_s(parties, trouble.at - seconds, trouble.at) <= calm_s
+
+    return explains
+
+
+def _since(away: str, kinds: tuple[str, ...], calm_s: float, *others: str) -> Check:
+    """A fault had one party go away, and since it is back those that matter were never there for longer."""
+
+    def explains(trouble: Trouble, evidence: Evidence) -> bool:
+        parties = _parties(trouble, others)
+        return any(
+            each.begin <= trouble.at and evidence.longest_calm_s(parties, each.end, trouble.at) <= calm_s
+            for each in evidence.absences
+            if each.who == away and each.kind in kinds
+        )
+
+    return explains
+
+
+def _was_hit(kind: str) -> Check:
+    return lambda trouble, evidence: bool(evidence.hits(trouble.who, trouble.life, kind))
+
+
+def _was_hit_early(trouble: Trouble, evidence: Evidence) -> bool:
+    return any(not each.was_at_work for each in evidence.hits(trouble.who, trouble.life, TERM))
+
+
+def _was_trained_by_a_call_before(trouble: Trouble, evidence: Evidence) -> bool:
+    return evidence.was_carried_out_before(trouble) and evidence.was_trained_before(trouble)
+
+
+def _started_while_full(trouble: Trouble, evidence: Evidence) -> bool:
+    life = evidence.life(trouble.who, trouble.life)
+    if life is None or life.at_work_at:
+        return False
+    full = (each for each in evidence.absences if each.kind == FULL)
+    return any(each.begin <= trouble.at and life.began_at <= each.end for each in full)
+
+
+def _wrote_an_error(trouble: Trouble, evidence: Evidence) -> bool:
+    return any(line.what is Did.ERROR and line.life == trouble.life for line in evidence.did)
+
+
+_ORCHESTRATOR: Final = "orchestrator-"
 
 EXPLANATIONS: Final = (
-    Explanation("refusal", "draining", ((TERM, DAEMON),), 10, "a daemon that is to stop takes no new offers"),
     Explanation(
-        "refusal", "in_use", _CALL_CUT_OFF, 40, "the call before was carried out, and its answer never arrived"
+        _ORCHESTRATOR,
+        "refusal",
+        "draining",
+        _since(DAEMON, (TERM,), _ANSWER_S, DAEMON),
+        "a daemon that is to stop takes no new offers",
     ),
     Explanation(
-        "refusal", "consumed", _CALL_CUT_OFF, 40, "the call before was carried out, and its answer never arrived"
+        _ORCHESTRATOR,
+        "refusal",
+        "in_use",
+        lambda trouble, evidence: evidence.was_carried_out_before(trouble),
+        "a call before was carried out, and its answer never arrived",
     ),
     Explanation(
+        _ORCHESTRATOR,
+        "refusal",
+        "consumed",
+        _was_trained_by_a_call_before,
+        "a call before was carried out, its answer never arrived, and the key is trained",
+    ),
+    Explanation(
+        _ORCHESTRATOR,
         "refusal",
         "no_slot",
-        (*_TRAINER_AWAY, *_DAEMON_AWAY),
-        _RESTART_S,
-        "nobody released a slot for as long as the offer would wait",
+        _waited(WAIT_S, _TURN_S, DAEMON, TRAINER),
+        "nobody could release a slot for as long as the offer would wait",
     ),
     Explanation(
+        _ORCHESTRATOR,
         "refusal",
         "unknown_key",
-        ((KILL, DAEMON), (TERM, DAEMON)),
-        _RESTART_S,
+        _since(DAEMON, (KILL, TERM), _ATTACHED_S, DAEMON, TRAINER),
         "a daemon that was started anew learns from its trainer what is on the device, once that is back",
     ),
-    Explanation("refusal", "shm_full", ((FULL, ""),), 5, "the mount had no room for the slot to grow"),
     Explanation(
-        "error",
-        "BrokenError",
-        (*_DAEMON_AWAY, (CUT, "")),
-        _RESTART_S,
-        "no word came for as long as a client waits",
+        _ORCHESTRATOR,
+        "refusal",
+        "shm_full",
+        _since(POOL, (FULL,), _ANSWER_S, DAEMON),
+        "the mount had no room for the slot to grow",
     ),
     Explanation(
+        _ORCHESTRATOR,
+        "error",
+        "BrokenError",
+        _waited(SILENCE_S, _ANSWER_S, DAEMON),
+        "no word came for as long as a client takes to hold the daemon for gone",
+    ),
+    Explanation(
+        _ORCHESTRATOR,
         "error",
         "WaitTimeoutError",
-        (*_DAEMON_AWAY, *_TRAINER_AWAY, *_ORCHESTRATOR_AWAY, (CUT, "")),
-        40,
+        # The least of what it waits: to connect. A stage call, and a wait for an outcome, take longer.
+        _waited(CONNECT_S, _TURN_S, DAEMON, TRAINER),
         "what was waited for did not come while somebody was away",
     ),
     Explanation(
+        _ORCHESTRATOR,
         "gone",
         "lost",
-        (*_TRAINER_AWAY, *_DAEMON_AWAY),
-        40,
+        lambda trouble, evidence: evidence.trainer_that_had_it_ended(trouble),
         "it was on the device of a trainer that is gone, and the daemon says so by name",
     ),
-    Explanation("exit", "-9", ((KILL, ""),), _RESTART_S, "it was killed"),
-    Explanation("exit", "-15", ((TERM, ""),), _RESTART_S, "SIGTERM met it before it could take that in order"),
-    Explanation("exit", "1", ((FULL, ""),), _RESTART_S, "the mount had no room for the daemon's pool", who=DAEMON),
     Explanation(
-        "exit",
-        "1",
-        _DAEMON_AWAY,
-        40,
-        "the daemon did not answer for as long as it may take to attach",
-        who=TRAINER,
+        TRAINER,
+        "error",
+        "BrokenError",
+        _waited(_CLOSE_S, _ANSWER_S, DAEMON),
+        "it left while the daemon was away, and names what that never heard",
     ),
+    Explanation(
+        TRAINER,
+        "error",
+        "WaitTimeoutError",
+        _waited(ATTACH_S, _ATTACHED_S, DAEMON),
+        "the daemon did not answer for as long as it may take to attach",
+    ),
+    Explanation(TRAINER, "exit", "1", _wrote_an_error, "it ended by the error that it wrote down"),
+    Explanation(
+        DAEMON, "exit", "1", _started_while_full, "the mount had no room for the pool of a daemon that starts"
+    ),
+    Explanation("", "exit", "0", _was_hit(TERM), "it was told to end"),
+    Explanation("", "exit", "-9", _was_hit(KILL), "it was killed"),
+    Explanation("", "exit", "-15", _was_hit_early, "SIGTERM met it before it could take that in order"),
 )
 
 
-def explanation_of(trouble: Trouble, injected: Sequence[Injected]) -> Explanation | None:
-    """Returns what explains a trouble; None if no fault does."""
+def explanation_of(trouble: Trouble, evidence: Evidence) -> Explanation | None:
+    """Returns what explains a trouble; None if nothing does, and nothing ever does in a run without faults."""
+    if not evidence.injected:
+        return None
     for explanation in EXPLANATIONS:
-        if explanation.is_about(trouble) and any(explanation.explains(trouble, each) for each in injected):
+        if explanation.is_about(trouble) and explanation.explains(trouble, evidence):
             return explanation
     return None

@@ -82,17 +82,19 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def chosen(words: str) -> tuple[str, ...]:
-    """Reads what `--faults` says: `all`, or names with commas between them.
+    """Reads what `--faults` says: `all`, `none`, or names with commas between them.
 
     Raises:
         SettingError: One is no kind of fault.
     """
     if words == "all":
         return tuple(FAULTS)
+    if words == "none":
+        return ()
     names = tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
     unknown = [name for name in names if name not in FAULTS]
     if unknown or not names:
-        raise SettingError("setting faults", got=words, limit=f"all, or some of {', '.join(FAULTS)}")
+        raise SettingError("setting faults", got=words, limit=f"all, none, or some of {', '.join(FAULTS)}")
     return names
 
 
@@ -104,6 +106,8 @@ def plan(seed: int, seconds: float, kinds: tuple[str, ...]) -> list[Fault]:
         seconds: For which faults are injected.
         kinds: Which kinds may be among them.
     """
+    if not kinds:
+        return []
     chance = random.Random(seed)
     weights = [_WEIGHTS[kind] for kind in kinds]
     faults = []

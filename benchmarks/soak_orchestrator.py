@@ -59,6 +59,7 @@ class OrchestratorSettings(msgspec.Struct, frozen=True, kw_only=True):
         timeout_s: Seconds for a stage call, and for a wait.
         retry_s: Seconds without an answer before a request is repeated.
         silence_s: Seconds without a word before the daemon is taken to be gone.
+        connect_s: Seconds to wait for the daemon.
     """
 
     name: str
@@ -72,6 +73,7 @@ class OrchestratorSettings(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     retry_s: float
     silence_s: float
+    connect_s: float
 
 
 class Orchestrator:
@@ -108,6 +110,7 @@ class Orchestrator:
                 name=settings.name,
                 retry_s=settings.retry_s,
                 silence_s=settings.silence_s,
+                timeout_s=settings.connect_s,
                 codec=settings.codec,
             )
             try:

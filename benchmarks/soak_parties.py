@@ -18,11 +18,16 @@ from .soak_result import SoakSettings
 
 _CODECS: Final = ("auto", *CODECS)
 _TRAINER_CAP: Final = 2
-_ATTACH_S: Final = 20.0
-_WAIT_S: Final = 10.0
+ATTACH_S: Final = 20.0
+"""Seconds for which a trainer waits for the daemon."""
+WAIT_S: Final = 10.0
+"""Seconds for which an offer waits for a slot."""
+CONNECT_S: Final = 10.0
+"""Seconds for which an orchestrator waits for the daemon."""
 _TIMEOUT_S: Final = 15.0
 _RETRY_S: Final = 0.3
-_SILENCE_S: Final = 3.0
+SILENCE_S: Final = 3.0
+"""Seconds without a word after which an orchestrator takes the daemon to be gone."""
 _SHOWN_CHARS: Final = 4000
 _SHOWN_LINES: Final = 40
 _BAD_WORDS: Final = (
@@ -52,7 +57,7 @@ def make_parties(
             "endpoint": place.trainer_endpoint,
             "book": str(place.books / f"{TRAINER}.jsonl"),
             "cap": _TRAINER_CAP,
-            "attach_s": _ATTACH_S,
+            "attach_s": ATTACH_S,
         }
         return ["forebay.benchmarks.soak_trainer", msgspec.json.encode(given).decode()]
 
@@ -86,10 +91,11 @@ def _orchestrator(settings: SoakSettings, place: Place, name: str, endpoint: str
             "in_flight": settings.in_flight,
             # Each life another one, so that every codec meets faults.
             "codec": _CODECS[(first + life) % len(_CODECS)],
-            "wait_s": _WAIT_S,
+            "wait_s": WAIT_S,
             "timeout_s": _TIMEOUT_S,
             "retry_s": _RETRY_S,
-            "silence_s": _SILENCE_S,
+            "silence_s": SILENCE_S,
+            "connect_s": CONNECT_S,
         }
         return ["forebay.benchmarks.soak_orchestrator", msgspec.json.encode(given).decode()]
 

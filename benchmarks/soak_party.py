@@ -32,6 +32,8 @@ class Life(msgspec.Struct, kw_only=True):
         at_work_at: Monotonic second at which it said so; 0 before.
         ended_at: Monotonic second; 0 while it runs.
         code: Its exit code, negative for a signal; 0 while it runs.
+        stops: How many stops of it are not over.
+        was_swept: Whether it still ran when the soak ended, which killed it.
     """
 
     number: int
@@ -40,6 +42,8 @@ class Life(msgspec.Struct, kw_only=True):
     at_work_at: float = 0.0
     ended_at: float = 0.0
     code: int = 0
+    stops: int = 0
+    was_swept: bool = False
 
 
 class Party:
@@ -111,14 +115,32 @@ class Party:
         """Waits until a process of it has said that it is at work; returns whether one has."""
         return self._at_work.wait(timeout_s)
 
-    def signal(self, number: int) -> bool:
-        """Sends a signal to the process there is; returns whether there was one."""
+    def signal(self, number: int) -> Life | None:
+        """Sends a signal to the process there is; returns its life, or None if there was none."""
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                return False
-            self._process.send_signal(number)
-            self._ends_for_now |= number == signal.SIGTERM and not self._may_end.is_set()
-            return True
+            return self._signal(number)
+
+    def stop(self) -> Life | None:
+        """Stops the process there is, until `go_on`; returns its life, or None if there was none."""
+        with self._lock:
+            life = self._signal(signal.SIGSTOP)
+            if life is not None:
+                life.stops += 1
+            return life
+
+    def go_on(self, life: Life) -> None:
+        """Ends a stop of a life; it goes on when the last of its stops has ended, if it still lives."""
+        with self._lock:
+            life.stops -= 1
+            if not life.stops and life is self.lives[-1]:
+                self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> Life | None:
+        if self._process is None or self._process.poll() is not None:
+            return None
+        self._process.send_signal(number)
+        self._ends_for_now |= number == signal.SIGTERM and not self._may_end.is_set()
+        return self.lives[-1]
 
     def order(self, words: str, *, lasts: bool = False) -> None:
         """Writes a line to its standard input.
@@ -189,6 +211,7 @@ class Party:
             life.at_work_at = time.monotonic()
             self._at_work.set()
         life.code = process.wait()
+        life.was_swept = self._is_over
         life.ended_at = time.monotonic()
         with self._lock:
             for stream in (process.stdin, process.stdout):

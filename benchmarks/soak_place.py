@@ -58,6 +58,7 @@ class Place:
         except OSError as error:
             raise HostError(f"the soak's folders cannot be made ({error})") from error
         self._slots = slots
+        self._fills = 0
         # All at once: nobody listens there yet, so a second look would find the same.
         self.control_port, self.data_port, *rest = free_ports(2 + 2 * len(ORCHESTRATORS))
         self.proxy_ports = dict(zip(ORCHESTRATORS, zip(rest[::2], rest[1::2], strict=True), strict=True))
@@ -132,15 +133,22 @@ class Place:
         return {str(path): max(1, _bytes_of(path)) for path in found if not path.is_dir() or path == self.pool}
 
     def fill(self) -> None:
-        """Takes all that is left of the mount. Only for a private one."""
-        with self.filler.open("wb") as file:
-            taken = 0
+        """Takes all that is left of the mount, until `make_room`. Only for a private one."""
+        self._fills += 1
+        with self.filler.open("ab") as file:
+            taken = file.tell()
             for step in _FILL_STEPS:
                 # Others take pages meanwhile, so what is free now may not be in a moment.
                 with contextlib.suppress(OSError):
                     while True:
                         os.posix_fallocate(file.fileno(), taken, step)
                         taken += step
+
+    def make_room(self) -> None:
+        """Ends a fill; the last one gives back what was taken."""
+        self._fills -= 1
+        if not self._fills:
+            self.filler.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ class SoakSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         minutes: For which faults are injected; what is under way then is finished.
-        faults: `all`, or kinds of faults with commas between them.
+        faults: `all`, `none`, or kinds of faults with commas between them.
         seed: Of the plan of faults, and of the micro-batches.
         slots: Slots of the daemon's pool.
         in_flight: Keys that each orchestrator has under way at once.

@@ -5,24 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import functools
-import heapq
-import itertools
 import signal
-import sys
-import threading
 import time
-from collections.abc import Callable
 from typing import Final
 
 from forebay.orchestrator_client import StagingClient
 from forebay.wire import ForebayError, Status
 
-from .soak_explained import Injected, Trouble
-from .soak_faults import CANCEL, CUT, DAEMON, FULL, GARBAGE, KILL, ORCHESTRATORS, STOP, TERM, TRAINER, Fault
-from .soak_hostile import send_garbage
+from .soak_evidence import Injected, Trouble
+from .soak_faults import DAEMON, ORCHESTRATORS, TERM, TRAINER, Fault, chosen
+from .soak_injection import Injection, say
 from .soak_parties import bad_lines, make_parties, tail
-from .soak_party import Party
+from .soak_party import Life, Party
 from .soak_place import Place
 from .soak_result import SoakSettings
 from .soak_wire import Wire
@@ -33,8 +27,6 @@ _SAY_EVERY_S: Final = 5.0
 _DRAIN_S: Final = 600.0
 _END_S: Final = 60.0
 _PATIENCE: Final = 5
-_LATER_S: Final = 0.25
-"""After which is looked again whether a process is at work."""
 _FREE_S: Final = 20.0
 
 
@@ -47,6 +39,7 @@ class RunResult:
         told: Lines of each orchestrator.
         did: Lines of the trainer.
         injected: Every fault that was.
+        lives: The processes of each party.
         troubles: What the processes themselves show: exit codes, log lines, a watchdog.
         daemon_starts_s: Seconds from the plan's begin at which each daemon was at work.
         stuck: Slots that are not FREE, in words.
@@ -58,6 +51,7 @@ class RunResult:
     told: dict[str, list[OrchestratorLine]] = dataclasses.field(default_factory=dict)
     did: list[TrainerLine] = dataclasses.field(default_factory=list)
     injected: list[Injected] = dataclasses.field(default_factory=list)
+    lives: dict[str, list[Life]] = dataclasses.field(default_factory=dict)
     troubles: list[Trouble] = dataclasses.field(default_factory=list)
     daemon_starts_s: list[float] = dataclasses.field(default_factory=list)
     stuck: list[str] = dataclasses.field(default_factory=list)
@@ -82,17 +76,16 @@ class Run:
         self._settings = settings
         self._place = place
         self._faults = faults
-        self._keeps_pool = True
+        self._has_faults = bool(chosen(settings.faults))
+        self._keeps_pool = self._has_faults
         self._parties: dict[str, Party] = {}
         self._wires: dict[str, Wire] = {}
-        self._threads: list[threading.Thread] = []
         self._reader = Reader(place.books / f"{TRAINER}.jsonl", TrainerLine)
         self._trained = 0
         self._trained_at = self._disturbed_at = now()
         self._said_at = 0.0
-        self._order = itertools.count()
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
-        self._result = RunResult(began_at=now())
+        self._injection = Injection(place, self._parties, self._wires)
+        self._result = RunResult(began_at=now(), injected=self._injection.injected)
 
     def run(self) -> RunResult:
         """Runs from the first process to the last; none is left when this returns or raises."""
@@ -104,11 +97,12 @@ class Run:
             endpoints = {name: wire.endpoint for name, wire in self._wires.items()}
             for party in make_parties(self._settings, self._place, endpoints, lambda: self._keeps_pool):
                 self._parties[party.name] = stack.enter_context(party)
+                # Who is started before all that it needs meets trouble that no fault explains.
+                party.wait_until_at_work(self._settings.watchdog_s)
             with contextlib.suppress(HangError):
                 self._inject_all()
                 self._drain()
-            for thread in self._threads:
-                thread.join(_END_S)
+            self._injection.wait(_END_S)
         self._collect()
         return self._result
 
@@ -117,63 +111,11 @@ class Run:
     def _inject_all(self) -> None:
         self._result.began_at = began_at = now()
         end_at = began_at + 60 * self._settings.minutes
-        for fault in self._faults:
-            self._at(began_at + fault.at_s, functools.partial(self._begin, fault))
+        self._injection.begin(self._faults, began_at)
         while now() < end_at:
-            next_at = self._due[0][0] if self._due else end_at
-            self._turn(min(next_at, end_at))
-            self._do_what_is_due()
-        # What has begun shall end; what has not, never begins.
-        self._due = [due for due in self._due if getattr(due[2], "func", None) != self._begin]
-        heapq.heapify(self._due)
-
-    def _at(self, at: float, action: Callable[[], object]) -> None:
-        heapq.heappush(self._due, (at, next(self._order), action))
-
-    def _do_what_is_due(self, *, all_of_it: bool = False) -> None:
-        while self._due and (all_of_it or self._due[0][0] <= now()):
-            heapq.heappop(self._due)[2]()
-
-    def _begin(self, fault: Fault) -> None:
-        at = now()
-        party = self._parties.get(fault.victim)
-        if fault.kind in (KILL, TERM, STOP) and party is not None and not (fault.early or party.is_at_work):
-            self._at(at + _LATER_S, functools.partial(self._begin, fault))
-            return
-        if self._do(fault):
-            self._result.injected.append(Injected(at=at, fault=fault))
-            lasts = f" for {fault.lasts_s:g} s" if fault.lasts_s else ""
-            _say(f"{at - self._result.began_at:6.1f} s {fault.name}{lasts}")
-
-    def _do(self, fault: Fault) -> bool:
-        """Does it, and has what lasts end; returns whether there was anything to do it to."""
-        ends_at = now() + fault.lasts_s
-        if fault.kind in (KILL, TERM, STOP):
-            return self._signal(fault, ends_at)
-        if fault.kind == CUT:
-            wire = self._wires[fault.victim]
-            wire.begin(fault.how, fault.way)
-            self._at(ends_at, wire.end)
-        elif fault.kind == CANCEL:
-            self._parties[fault.victim].order(f"cancel {fault.seed}")
-        elif fault.kind == GARBAGE:
-            place = self._place
-            ports = (place.control_endpoint, place.data_endpoint, place.trainer_endpoint)
-            thread = threading.Thread(target=send_garbage, args=(fault.seed, ports), daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        elif fault.kind == FULL:
-            self._place.fill()
-            self._at(ends_at, lambda: self._place.filler.unlink(missing_ok=True))
-        return True
-
-    def _signal(self, fault: Fault, ends_at: float) -> bool:
-        party = self._parties[fault.victim]
-        if fault.kind != STOP:
-            # A process that is stopped takes no SIGTERM before it goes on.
-            return party.signal({KILL: signal.SIGKILL, TERM: signal.SIGTERM}[fault.kind])
-        self._at(ends_at, functools.partial(party.signal, signal.SIGCONT))
-        return party.signal(signal.SIGSTOP)
+            self._turn(min(self._injection.next_at(end_at), end_at))
+            self._injection.do_what_is_due()
+        self._injection.begin_no_more()
 
     # Watching.
 
@@ -191,7 +133,7 @@ class Run:
         if now() - self._said_at >= _SAY_EVERY_S:
             self._said_at = now()
             lives = ", ".join(f"{party.name} {len(party.lives)}" for party in self._parties.values())
-            _say(f"{now() - self._result.began_at:6.1f} s {self._trained} trained; lives: {lives}")
+            say(f"{now() - self._result.began_at:6.1f} s {self._trained} trained; lives: {lives}")
         self._watch_progress()
 
     def _watch_progress(self) -> None:
@@ -206,7 +148,7 @@ class Run:
     def _give_up(self, words: str) -> None:
         """Writes down what can be seen of a hang: what the daemon holds, and every process's stacks."""
         status = self._status()
-        _say(f"{words}; the stacks are in the logs; the daemon says {status}")
+        say(f"{words}; the stacks are in the logs; the daemon says {status}")
         for party in self._parties.values():
             party.signal(signal.SIGUSR1)
         time.sleep(1.0)
@@ -228,16 +170,17 @@ class Run:
 
     def _drain(self) -> None:
         """Has all keys come to their outcomes, and ends everything in order."""
-        _say(f"{now() - self._result.began_at:6.1f} s no more faults: what is under way is finished")
-        self._do_what_is_due(all_of_it=True)
+        say(f"{now() - self._result.began_at:6.1f} s no more faults: what is under way is finished")
+        self._injection.end_all()
         for name, party in self._parties.items():
             if name in ORCHESTRATORS:
                 party.may_end()
                 party.order("finish", lasts=True)
-        # One more orderly restart: the last daemon removes its pool.
-        self._keeps_pool = False
-        fault = Fault(at_s=now() - self._result.began_at, kind=TERM, victim=DAEMON, early=True)
-        self._begin(fault)
+        if self._has_faults:
+            # One more orderly restart: the last daemon removes its pool.
+            self._keeps_pool = False
+            fault = Fault(at_s=now() - self._result.began_at, kind=TERM, victim=DAEMON, early=True)
+            self._injection.do(fault)
         self._trained_at = now()
         self._wait_for_orchestrators()
         self._wait_until_free()
@@ -277,20 +220,22 @@ class Run:
         result.told = {name: read_lines(books / f"{name}.jsonl", OrchestratorLine) for name in ORCHESTRATORS}
         result.did = read_lines(books / f"{TRAINER}.jsonl", TrainerLine)
         result.left_behind = self._place.left_behind()
-        lives = self._parties[DAEMON].lives
-        result.daemon_starts_s = [round(life.at_work_at - result.began_at, 2) for life in lives if life.at_work_at]
+        result.lives = {party.name: party.lives for party in self._parties.values()}
+        starts = [life.at_work_at for life in result.lives[DAEMON] if life.at_work_at]
+        result.daemon_starts_s = [round(at - result.began_at, 2) for at in starts]
         for party in self._parties.values():
-            for life in party.lives:
-                if life.code != 0:
-                    words = f"life {life.number}, pid {life.pid}"
-                    self._trouble(party.name, "exit", str(life.code), words, life.ended_at)
+            self._collect_ends(party)
             for line in bad_lines(party.log):
                 self._trouble(party.name, "log", "ERROR", line)
 
-    def _trouble(self, who: str, kind: str, name: str, words: str, at: float | None = None) -> None:
-        at = now() if at is None else at
-        self._result.troubles.append(Trouble(at=at, who=who, kind=kind, name=name, words=words))
+    def _collect_ends(self, party: Party) -> None:
+        """Notes how each process ended, but for the last one if that was in order."""
+        for life in party.lives:
+            is_the_end = life is party.lives[-1] and life.code == 0
+            if not is_the_end and not life.was_swept:
+                words = f"life {life.number}, pid {life.pid}"
+                self._trouble(party.name, "exit", str(life.code), words, life)
 
-
-def _say(words: str) -> None:
-    sys.stderr.write(f"bench soak: {words}\n")
+    def _trouble(self, who: str, kind: str, name: str, words: str, life: Life | None = None) -> None:
+        at, number = (now(), 0) if life is None else (life.ended_at, life.number)
+        self._result.troubles.append(Trouble(at=at, who=who, kind=kind, name=name, words=words, life=number))

@@ -7,6 +7,7 @@ welcome, is replaced by the proxy's, of the same length. So bulk data comes by h
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import socket
 import threading
@@ -16,7 +17,7 @@ from typing import Final, Self
 
 from forebay.wire import WaitTimeoutError
 
-from .soak_faults import DROP, SWALLOW, TO_DAEMON, TO_ORCHESTRATOR
+from .soak_faults import DROP, STALL, SWALLOW, TO_DAEMON, TO_ORCHESTRATOR
 
 _PIECE_BYTES: Final = 256 << 10
 _START_S: Final = 10.0
@@ -66,7 +67,7 @@ class Wire:
         self._is_up = threading.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         self._passes = {TO_DAEMON: asyncio.Event(), TO_ORCHESTRATOR: asyncio.Event()}
-        self._swallows: set[str] = set()
+        self._cuts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._thread = threading.Thread(target=self._run, name="soak-wire", daemon=True)
 
     def __enter__(self) -> Self:
@@ -82,12 +83,15 @@ class Wire:
         self._thread.join(_START_S)
 
     def begin(self, how: str, way: str) -> None:
-        """Begins to cut: drops all connections, or swallows or stalls what goes one way or both."""
+        """Begins a cut: drops all connections, or swallows or stalls what goes one way or both."""
         self._loop.call_soon_threadsafe(self._begin, how, way)
 
-    def end(self) -> None:
-        """Lets everything pass again. Connections that lost bytes are dropped, as TCP would."""
-        self._loop.call_soon_threadsafe(self._end)
+    def end(self, how: str, way: str) -> None:
+        """Ends a cut that was begun so; what no other one holds back passes again.
+
+        Connections that lost bytes are dropped, as TCP would.
+        """
+        self._loop.call_soon_threadsafe(self._end, how, way)
 
     # On the thread.
 
@@ -97,7 +101,8 @@ class Wire:
 
     async def _serve(self) -> None:
         self._over = asyncio.Event()
-        self._end()
+        for passes in self._passes.values():
+            passes.set()
         servers = [
             await asyncio.start_server(self._carry_to(port), _HOST, own, limit=_PIECE_BYTES)
             for own, port in self._routes.items()
@@ -136,27 +141,34 @@ class Wire:
         with contextlib.suppress(OSError):
             while piece := await reader.read(_PIECE_BYTES):
                 await self._passes[way].wait()
-                if way in self._swallows:
+                if self._cuts[SWALLOW, way]:
                     continue
                 writer.write(piece.replace(*self._swap) if way == TO_ORCHESTRATOR else piece)
                 await writer.drain()
 
     def _begin(self, how: str, way: str) -> None:
-        ways = {way} if way in self._passes else set(self._passes)
         if how == DROP:
             self._drop_all()
-        elif how == SWALLOW:
-            self._swallows |= ways
-        else:
-            for each in ways:
+            return
+        for each in self._ways(way):
+            self._cuts[how, each] += 1
+            if how == STALL:
                 self._passes[each].clear()
 
-    def _end(self) -> None:
-        if self._swallows:
-            self._swallows.clear()
-            self._drop_all()
-        for passes in self._passes.values():
-            passes.set()
+    def _end(self, how: str, way: str) -> None:
+        if how == DROP:
+            return
+        for each in self._ways(way):
+            self._cuts[how, each] -= 1
+            if self._cuts[how, each]:
+                continue
+            if how == STALL:
+                self._passes[each].set()
+            else:
+                self._drop_all()
+
+    def _ways(self, way: str) -> list[str]:
+        return [way] if way in self._passes else list(self._passes)
 
     def _drop_all(self) -> None:
         for writer in self._writers:

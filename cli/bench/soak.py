@@ -16,7 +16,9 @@ from .shared import EXIT_FAILED, Json, interruptible, print_figures, tell
 
 def soak(
     minutes: Annotated[float, typer.Option(help="minutes for which faults are injected")] = 3.0,
-    faults: Annotated[str, typer.Option(help="all, or some of kill,term,stop,cut,garbage,cancel,full")] = "all",
+    faults: Annotated[
+        str, typer.Option(help="all, none, or some of kill,term,stop,cut,garbage,cancel,full")
+    ] = "all",
     seed: Annotated[int, typer.Option(help="of the plan of faults and of the micro-batches")] = 0,
     slots: Annotated[int, typer.Option(help="slots of the daemon's pool")] = 4,
     in_flight: Annotated[int, typer.Option(help="micro-batches under way at once, each orchestrator")] = 3,

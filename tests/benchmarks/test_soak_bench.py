@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from forebay.benchmarks import soak_run
+from forebay.benchmarks import soak_bench, soak_run
 from forebay.benchmarks.soak_bench import run
-from forebay.benchmarks.soak_faults import TRAINER
+from forebay.benchmarks.soak_evidence import Evidence, Injected
+from forebay.benchmarks.soak_faults import KILL, ROLES, TRAINER, Fault
 from forebay.benchmarks.soak_parties import make_parties
 from forebay.benchmarks.soak_party import Party
 from forebay.benchmarks.soak_result import SoakSettings
+from forebay.benchmarks.soak_run import Run
 
 COMMAND = [sys.executable, "-m", "forebay.cli", "bench", "soak"]
 SIX = ("lost", "duplicated", "wrong_bytes", "stuck_slots", "leaked_bytes", "unexplained_errors")
@@ -41,6 +44,37 @@ def test_a_short_soak_loses_nothing_and_leaves_its_books(shm_dir: Path, tmp_path
     assert (tmp_path / "trainer.jsonl").stat().st_size > 0
     assert list(shm_dir.iterdir()) == []
     assert all(line.startswith("bench soak: ") for line in done.stderr.splitlines())
+
+
+@pytest.mark.slow
+def test_a_soak_without_faults_meets_no_trouble(shm_dir: Path) -> None:
+    result = run(SoakSettings(minutes=0.1, faults="none", shm=str(shm_dir)))
+    assert result.unexplained == []
+    assert (result.explained, result.injected, result.plan) == ({}, {}, [])
+    assert result.is_clean
+    assert list(shm_dir.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ROLES)
+def test_an_end_of_each_party_that_nobody_injected_is_counted(
+    shm_dir: Path, monkeypatch: pytest.MonkeyPatch, victim: str
+) -> None:
+    begin = Run._inject_all
+
+    def kill_and_begin(self: Run) -> None:
+        assert self._parties[victim].signal(signal.SIGKILL)
+        begin(self)
+
+    monkeypatch.setattr(Run, "_inject_all", kill_and_begin)
+    others = [Injected(at=0.0, over_at=0.0, life=1, fault=fault) for fault in faults_of_all_but(victim)]
+    monkeypatch.setattr(soak_bench, "Evidence", lambda injected, *rest: Evidence([*injected, *others], *rest))
+    result = run(SoakSettings(minutes=0.05, faults="garbage", shm=str(shm_dir)))
+    assert [words for words in result.unexplained if f"{victim} exit -9: life 1" in words]
+
+
+def faults_of_all_but(victim: str) -> list[Fault]:
+    return [Fault(at_s=0.0, kind=KILL, victim=other) for other in ROLES if other != victim]
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from forebay.benchmarks import soak_place
 from forebay.benchmarks.soak_faults import (
     CUT,
     DROP,
@@ -56,6 +57,10 @@ def test_three_minutes_have_sixty_kills_stalls_and_cuts(seed: int) -> None:
     assert {fault.kind for fault in faults} <= set(FAULTS)
 
 
+def test_the_plan_of_no_faults_is_empty() -> None:
+    assert plan(3, 180, ()) == []
+
+
 def test_what_is_stopped_outlasts_the_lease() -> None:
     stops = [fault for fault in plan(3, 600, (STOP,)) if fault.kind == STOP]
     assert stops
@@ -63,7 +68,7 @@ def test_what_is_stopped_outlasts_the_lease() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "kinds"), [("all", tuple(FAULTS)), ("kill", (KILL,)), ("cut, kill", (CUT, KILL))]
+    ("words", "kinds"), [("all", tuple(FAULTS)), ("none", ()), ("kill", (KILL,)), ("cut, kill", (CUT, KILL))]
 )
 def test_faults_are_chosen_by_name(words: str, kinds: tuple[str, ...]) -> None:
     assert chosen(words) == kinds
@@ -71,7 +76,7 @@ def test_faults_are_chosen_by_name(words: str, kinds: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("words", ["", "kill,maim"])
 def test_an_unknown_fault_names_those_that_there_are(words: str) -> None:
-    with pytest.raises(SettingError, match="limit all, or some of kill, term, stop"):
+    with pytest.raises(SettingError, match="limit all, none, or some of kill, term, stop"):
         SoakSettings(faults=words)
 
 
@@ -211,6 +216,42 @@ def test_a_party_that_was_told_to_end_before_it_might_stay_away_comes_back(tmp_p
         assert len(party.lives) == 2
 
 
+def test_a_party_goes_on_when_the_last_of_its_stops_is_over(tmp_path: Path) -> None:
+    code = "import sys\nprint('up', flush=True)\nfor line in sys.stdin: open(sys.argv[1], 'a').write(line)"
+    (tmp_path / "child.py").write_text(code)
+
+    def environment() -> dict[str, str]:
+        return os.environ | {"PYTHONPATH": str(tmp_path)}
+
+    with Party(
+        "child", lambda _: ["child", str(tmp_path / "h")], environment, tmp_path / "l", sys.executable
+    ) as party:
+        assert party.wait_until_at_work(WAIT_S)
+        first, second = party.stop(), party.stop()
+        assert first is not None
+        assert second is first
+        assert is_stopped(first.pid)
+        party.go_on(first)
+        assert first.stops == 1
+        party.go_on(second)
+        assert not is_stopped(first.pid)
+        # A stop of a life that is over does not end one of the next.
+        assert party.stop() is first
+        assert party.signal(signal.SIGKILL) is first
+        while len(party.lives) == 1 or not party.runs:
+            party.wait_until_ended(0.01)
+        later = party.stop()
+        assert later is party.lives[1]
+        party.go_on(first)
+        assert is_stopped(later.pid)
+
+
+def is_stopped(pid: int) -> bool:
+    """Waits until a child was stopped or went on, and tells whether it is stopped now."""
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WCONTINUED)
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 # The proxy.
 
 
@@ -267,7 +308,7 @@ def test_a_stalled_wire_delivers_later_and_loses_nothing() -> None:
             there.sendall(b"x")
             assert here.recv(1) == b"x"
             here.sendall(b"late")
-            wire.end()
+            wire.end(STALL, TO_DAEMON)
             assert there.recv(64) == b"late"
 
 
@@ -279,8 +320,27 @@ def test_a_swallowing_wire_loses_bytes_and_then_the_connection() -> None:
             here.sendall(b"x")
             assert there.recv(1) == b"x"
             there.sendall(b"never seen")
-            wire.end()
+            wire.end(SWALLOW, TO_ORCHESTRATOR)
             assert ended(here)
+
+
+def test_of_two_cuts_the_first_that_ends_lets_nothing_pass_that_the_other_holds() -> None:
+    with listening() as (wire, server), dial(wire) as here:
+        there, _ = server.accept()
+        with there:
+            wire.begin(STALL, "both ways")
+            wire.begin(STALL, TO_DAEMON)
+            here.sendall(b"late")
+            there.sendall(b"x")
+            wire.end(STALL, "both ways")
+            # What only the first one held passes, and shows that it has ended.
+            assert here.recv(1) == b"x"
+            there.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                there.recv(1)
+            there.settimeout(WAIT_S)
+            wire.end(STALL, TO_DAEMON)
+            assert there.recv(64) == b"late"
 
 
 def ended(connection: socket.socket) -> bool:
@@ -318,6 +378,19 @@ def test_a_pool_beyond_its_limit_is_counted(shm_dir: Path) -> None:
         with (place.pool / "slot-0000").open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, MAX_BODY_BYTES + (32 << 20))
         assert place.bytes_beyond_limit() > 0
+
+
+def test_a_mount_is_given_back_when_the_last_of_its_fills_is_over(
+    shm_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soak_place, "_FILL_STEPS", ())
+    with Place(shm_dir, None, 1) as place:
+        place.fill()
+        place.fill()
+        place.make_room()
+        assert place.filler.exists()
+        place.make_room()
+        assert not place.filler.exists()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,175 @@
+"""What a run knows of itself: what was hit and when it was back, and what the books say, to judge a trouble by."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from .soak_faults import CUT, DROP, FULL, KILL, STOP, TERM, TRAINER, Fault
+from .soak_party import Life
+from .soak_words import Did, OrchestratorLine, Told, TrainerLine
+
+POOL: Final = "pool"
+
+
+def wire_of(orchestrator: str) -> str:
+    """Names the connections of an orchestrator, as a party that may be away."""
+    return f"wire of {orchestrator}"
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that does not happen while nothing is wrong.
+
+    Attributes:
+        at: Monotonic second.
+        who: The process that met it.
+        kind: `refusal`, `error`, `gone`, `key`, `exit` or `log`.
+        name: Code of a refusal, class of an error, state of what is gone, exit code.
+        words: What was said.
+        life: Which of the processes of `who`, from 1 on; 0 if that is not known.
+        key: The key that it is about; empty if it is about none.
+    """
+
+    at: float
+    who: str
+    kind: str
+    name: str
+    words: str = ""
+    life: int = 0
+    key: str = ""
+
+
+class Injected(msgspec.Struct, kw_only=True):
+    """A fault that was injected.
+
+    Attributes:
+        at: Monotonic second.
+        fault: What it was.
+        over_at: Monotonic second at which what lasts was over; until then the one that was planned.
+        life: Which life of the victim a signal hit; 0 if the fault is no signal.
+        was_at_work: Whether that life had said that it is at work.
+    """
+
+    at: float
+    fault: Fault
+    over_at: float
+    life: int = 0
+    was_at_work: bool = False
+
+
+class Absence(msgspec.Struct, frozen=True, kw_only=True):
+    """A time for which a fault kept a party away.
+
+    Attributes:
+        who: A process, the wire of an orchestrator, or the pool's mount.
+        kind: Of the fault.
+        begin: Monotonic second.
+        end: Monotonic second at which it was back: let go on, or at work anew.
+    """
+
+    who: str
+    kind: str
+    begin: float
+    end: float
+
+
+class Evidence:
+    """All that a trouble is judged by.
+
+    Args:
+        injected: Every fault that was.
+        lives: The processes of each party.
+        told: The lines of each orchestrator, in order.
+        did: The lines of the trainer, in order.
+
+    Attributes:
+        injected: As it was given.
+        did: As it was given.
+        absences: What the faults made of it.
+    """
+
+    def __init__(
+        self,
+        injected: Sequence[Injected],
+        lives: Mapping[str, Sequence[Life]],
+        told: Mapping[str, Sequence[OrchestratorLine]],
+        did: Sequence[TrainerLine],
+    ) -> None:
+        self.injected = injected
+        self.did = did
+        self._lives = lives
+        self._told = told
+        self.absences = tuple(self._find_absences())
+
+    def _find_absences(self) -> Iterator[Absence]:
+        for each in self.injected:
+            kind, victim = each.fault.kind, each.fault.victim
+            if kind in (KILL, TERM):
+                later = [life.at_work_at for life in self._lives.get(victim, ()) if life.number > each.life]
+                back_at = next((at for at in later if at), float("inf"))
+                yield Absence(who=victim, kind=kind, begin=each.at, end=back_at)
+            elif kind == STOP:
+                yield Absence(who=victim, kind=kind, begin=each.at, end=each.over_at)
+            elif kind == CUT and each.fault.how != DROP:
+                # What is dropped is dialled again at once.
+                yield Absence(who=wire_of(victim), kind=kind, begin=each.at, end=each.over_at)
+            elif kind == FULL:
+                yield Absence(who=POOL, kind=kind, begin=each.at, end=each.over_at)
+
+    def longest_calm_s(self, parties: Collection[str], begin: float, end: float) -> float:
+        """Returns the longest time between two seconds in which none of some parties was away."""
+        away = sorted((each.begin, each.end) for each in self.absences if each.who in parties)
+        longest_s, calm_since = 0.0, begin
+        for went_at, back_at in away:
+            longest_s = max(longest_s, min(went_at, end) - calm_since)
+            calm_since = max(calm_since, back_at)
+        return max(longest_s, end - calm_since)
+
+    def hits(self, who: str, life: int, *kinds: str) -> list[Injected]:
+        """Returns the faults of some kinds that hit one process."""
+        return [
+            each
+            for each in self.injected
+            if each.fault.kind in kinds and each.fault.victim == who and each.life == life
+        ]
+
+    def life(self, who: str, number: int) -> Life | None:
+        """Returns a process of a party; None if there was none of that number."""
+        return next((life for life in self._lives.get(who, ()) if life.number == number), None)
+
+    def book_of(self, trouble: Trouble) -> list[OrchestratorLine]:
+        """Returns what its orchestrator had written of a trouble's key until then, with the trouble itself."""
+        lines = self._told.get(trouble.who, ())
+        return [line for line in lines if line.key == trouble.key and line.at <= trouble.at]
+
+    def was_carried_out_before(self, trouble: Trouble) -> bool:
+        """Tells whether a call before the last may have been carried out: it got no answer, or it was staged."""
+        lines = self.book_of(trouble)
+        last_call = max((at for at, line in enumerate(lines) if line.what is Told.ATTEMPT), default=0)
+        return any(
+            call.what is Told.ATTEMPT and answer.what is not Told.REFUSED
+            for call, answer in itertools.pairwise(lines[: last_call + 1])
+        )
+
+    def was_trained_before(self, trouble: Trouble) -> bool:
+        """Tells whether the trainer had trained a trouble's key to its end."""
+        return any(line.what is Did.END and line.key == trouble.key and line.at <= trouble.at for line in self.did)
+
+    def trainer_that_had_it_ended(self, trouble: Trouble) -> bool:
+        """Tells whether the life of the trainer was ended that had a trouble's key.
+
+        What waits on the device is in no book yet; then it may be any that was ended since the key was staged.
+        """
+        ended = [
+            each
+            for each in self.injected
+            if each.fault.victim == TRAINER and each.fault.kind in (KILL, TERM) and each.at <= trouble.at
+        ]
+        begun = [line.life for line in self.did if line.key == trouble.key and line.what is Did.BEGIN]
+        if begun:
+            return any(each.life in begun for each in ended)
+        staged_at = min((line.at for line in self.book_of(trouble)), default=float("inf"))
+        return any(each.at >= staged_at for each in ended)
