@@ -8,11 +8,14 @@ from typing import Final
 
 import msgspec
 
-from .soak_faults import CUT, DROP, FULL, KILL, STOP, TERM, TRAINER, Fault
+from forebay.wire import RefusalCode
+
+from .soak_faults import CUT, DROP, KILL, STOP, TERM, TRAINER, Fault
 from .soak_party import Life
 from .soak_words import Did, OrchestratorLine, Told, TrainerLine
 
 POOL: Final = "pool"
+"""The victim of a fill."""
 
 
 def wire_of(orchestrator: str) -> str:
@@ -64,7 +67,7 @@ class Absence(msgspec.Struct, frozen=True, kw_only=True):
     """A time for which a fault kept a party away.
 
     Attributes:
-        who: A process, the wire of an orchestrator, or the pool's mount.
+        who: A process, or the wire of an orchestrator.
         kind: Of the fault.
         begin: Monotonic second.
         end: Monotonic second at which it was back: let go on, or at work anew.
@@ -116,8 +119,6 @@ class Evidence:
             elif kind == CUT and each.fault.how != DROP:
                 # What is dropped is dialled again at once.
                 yield Absence(who=wire_of(victim), kind=kind, begin=each.at, end=each.over_at)
-            elif kind == FULL:
-                yield Absence(who=POOL, kind=kind, begin=each.at, end=each.over_at)
 
     def longest_calm_s(self, parties: Collection[str], begin: float, end: float) -> float:
         """Returns the longest time between two seconds in which none of some parties was away."""
@@ -128,22 +129,49 @@ class Evidence:
             calm_since = max(calm_since, back_at)
         return max(longest_s, end - calm_since)
 
-    def hits(self, who: str, life: int, *kinds: str) -> list[Injected]:
-        """Returns the faults of some kinds that hit one process."""
+    def faults(self, victim: str, *kinds: str, until: float) -> list[Injected]:
+        """Returns the faults of some kinds that a victim had met by a second."""
         return [
             each
             for each in self.injected
-            if each.fault.kind in kinds and each.fault.victim == who and each.life == life
+            if each.fault.kind in kinds and each.fault.victim == victim and each.at <= until
         ]
 
     def life(self, who: str, number: int) -> Life | None:
         """Returns a process of a party; None if there was none of that number."""
         return next((life for life in self._lives.get(who, ()) if life.number == number), None)
 
+    def end_of(self, who: str, number: int) -> float:
+        """Returns the monotonic second at which a process ended; infinite if it never did."""
+        life = self.life(who, number)
+        return life.ended_at if life is not None and life.ended_at else float("inf")
+
     def book_of(self, trouble: Trouble) -> list[OrchestratorLine]:
         """Returns what its orchestrator had written of a trouble's key until then, with the trouble itself."""
         lines = self._told.get(trouble.who, ())
         return [line for line in lines if line.key == trouble.key and line.at <= trouble.at]
+
+    def took_s(self, trouble: Trouble) -> float:
+        """Returns the seconds since the line before of a trouble's key, at which its call began; 0 without one."""
+        before = [line.at for line in self.book_of(trouble) if line.at < trouble.at]
+        return trouble.at - max(before, default=trouble.at)
+
+    def errors_before(self, trouble: Trouble) -> list[float]:
+        """Returns when the same process had met the same trouble before, with any key."""
+        return [
+            line.at
+            for line in self._told.get(trouble.who, ())
+            if line.at < trouble.at and (line.life, line.code) == (trouble.life, trouble.name)
+        ]
+
+    def acknowledged_at(self, trouble: Trouble) -> float:
+        """Returns when the daemon last said that it has a trouble's key; infinite if it never did."""
+        said = [
+            line.at
+            for line in self.book_of(trouble)
+            if line.what is Told.STAGED or line.code == RefusalCode.IN_USE
+        ]
+        return max(said, default=float("inf"))
 
     def was_carried_out_before(self, trouble: Trouble) -> bool:
         """Tells whether a call before the last may have been carried out: it got no answer, or it was staged."""
@@ -163,11 +191,7 @@ class Evidence:
 
         What waits on the device is in no book yet; then it may be any that was ended since the key was staged.
         """
-        ended = [
-            each
-            for each in self.injected
-            if each.fault.victim == TRAINER and each.fault.kind in (KILL, TERM) and each.at <= trouble.at
-        ]
+        ended = self.faults(TRAINER, KILL, TERM, until=trouble.at)
         begun = [line.life for line in self.did if line.key == trouble.key and line.what is Did.BEGIN]
         if begun:
             return any(each.life in begun for each in ended)

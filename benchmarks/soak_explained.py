@@ -13,19 +13,21 @@ import dataclasses
 from collections.abc import Callable
 from typing import Final
 
-from .soak_evidence import POOL, Evidence, Trouble, wire_of
+from .soak_evidence import POOL, Evidence, Injected, Trouble, wire_of
 from .soak_faults import DAEMON, FULL, KILL, ORCHESTRATORS, TERM, TRAINER
-from .soak_parties import ATTACH_S, CONNECT_S, SILENCE_S, WAIT_S
+from .soak_parties import ATTACH_S, CONNECT_S, SILENCE_S, TIMEOUT_S, WAIT_S
 from .soak_words import Did
 
-_ANSWER_S: Final = 1.5
-"""For an answer, with all there: to dial (0.1 s), to repeat what is unanswered (0.3 s), and busy processors."""
-_TURN_S: Final = 3.0
+_ANSWER_S: Final = 1.0
+"""For an answer, with all there: to dial (0.1 s), to say hello and repeat (0.3 s each), and busy processors."""
+_TURN_S: Final = 2.0
 """For a key to be staged and trained, with all there: half need 0.05 s, but a trainer that is new compiles."""
-_ATTACHED_S: Final = 4.0
-"""For the trainer to tell a new daemon what it has: it repeats every 2 s what is not confirmed, and attaches."""
+_ATTACHED_S: Final = 3.0
+"""For the trainer to attach, or to tell a new daemon what it has: it repeats every 2 s what is not answered."""
 _CLOSE_S: Final = 2.0
 """For which a trainer that leaves waits until the daemon has heard all."""
+_CLOCK_S: Final = 0.1
+"""By which a wait may seem too short to somebody else."""
 
 Check = Callable[[Trouble, Evidence], bool]
 
@@ -67,26 +69,78 @@ def _waited(seconds: float, calm_s: float, *others: str) -> Check:
     return explains
 
 
-def _since(away: str, kinds: tuple[str, ...], calm_s: float, *others: str) -> Check:
-    """A fault had one party go away, and since it is back those that matter were never there for longer."""
+def _fresh(trouble: Trouble, evidence: Evidence, since: float, calm_s: float, *others: str) -> bool:
+    """Tells whether since a second it, its wire and the others were never there for longer than a calm."""
+    return evidence.longest_calm_s(_parties(trouble, others), since, trouble.at) <= calm_s
 
-    def explains(trouble: Trouble, evidence: Evidence) -> bool:
-        parties = _parties(trouble, others)
-        return any(
-            each.begin <= trouble.at and evidence.longest_calm_s(parties, each.end, trouble.at) <= calm_s
-            for each in evidence.absences
-            if each.who == away and each.kind in kinds
-        )
 
-    return explains
+def _drained(trouble: Trouble, evidence: Evidence) -> bool:
+    ends = (evidence.end_of(DAEMON, each.life) for each in evidence.faults(DAEMON, TERM, until=trouble.at))
+    return any(_fresh(trouble, evidence, end, _ANSWER_S) for end in ends)
+
+
+def _was_full(trouble: Trouble, evidence: Evidence) -> bool:
+    fulls = evidence.faults(POOL, FULL, until=trouble.at)
+    return any(_fresh(trouble, evidence, each.over_at, _ANSWER_S, DAEMON) for each in fulls)
+
+
+def _daemon_is_new_to_it(trouble: Trouble, evidence: Evidence) -> bool:
+    """A daemon has begun since the key was acknowledged, and its trainer has not told it all yet."""
+    staged_at = evidence.acknowledged_at(trouble)
+    return any(
+        staged_at <= each.end
+        and each.begin <= trouble.at
+        and _fresh(trouble, evidence, each.end, _ATTACHED_S, DAEMON, TRAINER)
+        for each in evidence.absences
+        if each.who == DAEMON and each.kind in (KILL, TERM)
+    )
+
+
+_connecting: Final = _waited(CONNECT_S, _TURN_S, DAEMON)
+_silent: Final = _waited(SILENCE_S, _ANSWER_S, DAEMON)
+_offering: Final = _waited(WAIT_S, _TURN_S, DAEMON, TRAINER)
+_calling: Final = _waited(TIMEOUT_S, _TURN_S, DAEMON, TRAINER)
+_attaching: Final = _waited(ATTACH_S, _ATTACHED_S, DAEMON)
+_closing: Final = _waited(_CLOSE_S, _ANSWER_S, DAEMON)
+
+
+def _found_no_slot(trouble: Trouble, evidence: Evidence) -> bool:
+    return evidence.took_s(trouble) >= WAIT_S - _CLOCK_S and _offering(trouble, evidence)
+
+
+def _fell_silent(trouble: Trouble, evidence: Evidence) -> bool:
+    """A call waits until the daemon was silent for long; while it stays so, the next ones wait for one repeat."""
+    told_before = any(_fresh(trouble, evidence, at, _ANSWER_S, DAEMON) for at in evidence.errors_before(trouble))
+    took_long = evidence.took_s(trouble) >= SILENCE_S - _CLOCK_S
+    return (took_long or told_before) and _silent(trouble, evidence)
+
+
+def _timed_out(trouble: Trouble, evidence: Evidence) -> bool:
+    if not trouble.key:
+        return _connecting(trouble, evidence)
+    return evidence.took_s(trouble) >= TIMEOUT_S - _CLOCK_S and _calling(trouble, evidence)
+
+
+def _could_not_attach(trouble: Trouble, evidence: Evidence) -> bool:
+    life = evidence.life(trouble.who, trouble.life)
+    return life is not None and not life.at_work_at and _attaching(trouble, evidence)
+
+
+def _left_unheard(trouble: Trouble, evidence: Evidence) -> bool:
+    return _was_hit(TERM)(trouble, evidence) and _closing(trouble, evidence)
 
 
 def _was_hit(kind: str) -> Check:
-    return lambda trouble, evidence: bool(evidence.hits(trouble.who, trouble.life, kind))
+    return lambda trouble, evidence: bool(_hits(kind, trouble, evidence))
+
+
+def _hits(kind: str, trouble: Trouble, evidence: Evidence) -> list[Injected]:
+    """Returns the signals of a kind to that very process, which ends once, so each explains one end."""
+    return [each for each in evidence.faults(trouble.who, kind, until=trouble.at) if each.life == trouble.life]
 
 
 def _was_hit_early(trouble: Trouble, evidence: Evidence) -> bool:
-    return any(not each.was_at_work for each in evidence.hits(trouble.who, trouble.life, TERM))
+    return any(not each.was_at_work for each in _hits(TERM, trouble, evidence))
 
 
 def _was_trained_by_a_call_before(trouble: Trouble, evidence: Evidence) -> bool:
@@ -97,8 +151,7 @@ def _started_while_full(trouble: Trouble, evidence: Evidence) -> bool:
     life = evidence.life(trouble.who, trouble.life)
     if life is None or life.at_work_at:
         return False
-    full = (each for each in evidence.absences if each.kind == FULL)
-    return any(each.begin <= trouble.at and life.began_at <= each.end for each in full)
+    return any(life.began_at <= each.over_at for each in evidence.faults(POOL, FULL, until=trouble.at))
 
 
 def _wrote_an_error(trouble: Trouble, evidence: Evidence) -> bool:
@@ -112,7 +165,7 @@ EXPLANATIONS: Final = (
         _ORCHESTRATOR,
         "refusal",
         "draining",
-        _since(DAEMON, (TERM,), _ANSWER_S, DAEMON),
+        _drained,
         "a daemon that is to stop takes no new offers",
     ),
     Explanation(
@@ -133,36 +186,35 @@ EXPLANATIONS: Final = (
         _ORCHESTRATOR,
         "refusal",
         "no_slot",
-        _waited(WAIT_S, _TURN_S, DAEMON, TRAINER),
+        _found_no_slot,
         "nobody could release a slot for as long as the offer would wait",
     ),
     Explanation(
         _ORCHESTRATOR,
         "refusal",
         "unknown_key",
-        _since(DAEMON, (KILL, TERM), _ATTACHED_S, DAEMON, TRAINER),
+        _daemon_is_new_to_it,
         "a daemon that was started anew learns from its trainer what is on the device, once that is back",
     ),
     Explanation(
         _ORCHESTRATOR,
         "refusal",
         "shm_full",
-        _since(POOL, (FULL,), _ANSWER_S, DAEMON),
+        _was_full,
         "the mount had no room for the slot to grow",
     ),
     Explanation(
         _ORCHESTRATOR,
         "error",
         "BrokenError",
-        _waited(SILENCE_S, _ANSWER_S, DAEMON),
+        _fell_silent,
         "no word came for as long as a client takes to hold the daemon for gone",
     ),
     Explanation(
         _ORCHESTRATOR,
         "error",
         "WaitTimeoutError",
-        # The least of what it waits: to connect. A stage call, and a wait for an outcome, take longer.
-        _waited(CONNECT_S, _TURN_S, DAEMON, TRAINER),
+        _timed_out,
         "what was waited for did not come while somebody was away",
     ),
     Explanation(
@@ -176,14 +228,14 @@ EXPLANATIONS: Final = (
         TRAINER,
         "error",
         "BrokenError",
-        _waited(_CLOSE_S, _ANSWER_S, DAEMON),
+        _left_unheard,
         "it left while the daemon was away, and names what that never heard",
     ),
     Explanation(
         TRAINER,
         "error",
         "WaitTimeoutError",
-        _waited(ATTACH_S, _ATTACHED_S, DAEMON),
+        _could_not_attach,
         "the daemon did not answer for as long as it may take to attach",
     ),
     Explanation(TRAINER, "exit", "1", _wrote_an_error, "it ended by the error that it wrote down"),

@@ -24,7 +24,8 @@ WAIT_S: Final = 10.0
 """Seconds for which an offer waits for a slot."""
 CONNECT_S: Final = 10.0
 """Seconds for which an orchestrator waits for the daemon."""
-_TIMEOUT_S: Final = 15.0
+TIMEOUT_S: Final = 15.0
+"""Seconds for a stage call of an orchestrator, and for a wait for an outcome."""
 _RETRY_S: Final = 0.3
 SILENCE_S: Final = 3.0
 """Seconds without a word after which an orchestrator takes the daemon to be gone."""
@@ -92,7 +93,7 @@ def _orchestrator(settings: SoakSettings, place: Place, name: str, endpoint: str
             # Each life another one, so that every codec meets faults.
             "codec": _CODECS[(first + life) % len(_CODECS)],
             "wait_s": WAIT_S,
-            "timeout_s": _TIMEOUT_S,
+            "timeout_s": TIMEOUT_S,
             "retry_s": _RETRY_S,
             "silence_s": SILENCE_S,
             "connect_s": CONNECT_S,

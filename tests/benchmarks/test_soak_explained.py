@@ -26,7 +26,7 @@ from forebay.benchmarks.soak_faults import (
     Fault,
 )
 from forebay.benchmarks.soak_party import Life
-from forebay.benchmarks.soak_words import Did, Told
+from forebay.benchmarks.soak_words import Did, OrchestratorLine, Told
 
 from .soak_books import Books
 
@@ -43,7 +43,7 @@ def lives(*back_at: float) -> list[Life]:
     """A first life that is at work at once, and those that follow it."""
     return [
         Life(number=number, pid=number, began_at=max(0.0, at - 1), at_work_at=at)
-        for number, at in enumerate((0.0, *back_at), start=1)
+        for number, at in enumerate((0.1, *back_at), start=1)
     ]
 
 
@@ -174,12 +174,24 @@ def test_what_waited_on_the_device_is_lost_by_an_end_since_it_was_staged() -> No
 
 # Waits that were in vain.
 
+
+def since(*seconds: float) -> Books:
+    """A book in which the calls of a key `w` began at some seconds."""
+    books = Books()
+    books.told = [
+        OrchestratorLine(at=at, life=1, key="w", what=what)
+        for at in seconds
+        for what in (Told.ATTEMPT, Told.STAGED)
+    ]
+    return books
+
+
 CONCERNED = {
     "no_slot": {DAEMON, TRAINER, HERE},
     "BrokenError": {DAEMON, HERE},
     "WaitTimeoutError": {DAEMON, TRAINER, HERE},
 }
-WAITED_S = {"no_slot": 10.0, "BrokenError": 3.0, "WaitTimeoutError": 10.0}
+WAITED_S = {"no_slot": 10.0, "BrokenError": 3.0, "WaitTimeoutError": 15.0}
 
 
 def kind_of(name: str) -> str:
@@ -189,48 +201,78 @@ def kind_of(name: str) -> str:
 @pytest.mark.parametrize("name", CONCERNED)
 @pytest.mark.parametrize("victim", ROLES)
 def test_a_wait_in_vain_is_explained_by_those_concerned_who_were_away_for_it(name: str, victim: str) -> None:
-    waited_s = WAITED_S[name]
-    story = Story([hit(STOP, victim, 100 - waited_s, waited_s)])
-    assert story.explains(kind_of(name), name, 100.0) == (victim in CONCERNED[name])
+    begin = 100 - WAITED_S[name]
+    story = Story([hit(STOP, victim, begin, WAITED_S[name])], books=since(begin))
+    assert story.explains(kind_of(name), name, 100.0, key="w") == (victim in CONCERNED[name])
 
 
 @pytest.mark.parametrize("name", CONCERNED)
 def test_a_wait_in_vain_is_explained_by_its_own_wire_and_not_by_anothers(name: str) -> None:
-    waited_s = WAITED_S[name]
-    story = Story([hit(CUT, HERE, 100 - waited_s, waited_s, STALL)])
-    assert story.explains(kind_of(name), name, 100.0)
-    assert not story.explains(kind_of(name), name, 100.0, THERE)
-    dropped = Story([hit(CUT, HERE, 100 - waited_s, how=DROP)])
-    assert not dropped.explains(kind_of(name), name, 100.0)
+    begin = 100 - WAITED_S[name]
+    for how, victim, is_explained in ((STALL, HERE, True), (STALL, THERE, False), (DROP, HERE, False)):
+        story = Story([hit(CUT, victim, begin, WAITED_S[name], how)], books=since(begin))
+        assert story.explains(kind_of(name), name, 100.0, key="w") == is_explained
 
 
 @pytest.mark.parametrize("name", CONCERNED)
 def test_a_wait_with_time_enough_for_what_was_waited_for_is_unexplained(name: str) -> None:
     waited_s = WAITED_S[name]
-    calm_s = 1.6 if name == "BrokenError" else 3.1
+    begin, calm_s = 100 - waited_s, 1.1 if name == "BrokenError" else 2.1
     # Away for all of it but for a calm, at its begin or its end.
-    late = Story([hit(STOP, DAEMON, 100 - waited_s + calm_s, waited_s)])
-    early = Story([hit(STOP, DAEMON, 100 - waited_s, waited_s - calm_s)])
-    assert not late.explains(kind_of(name), name, 100.0)
-    assert not early.explains(kind_of(name), name, 100.0)
-    assert Story([*late.injected, *early.injected]).explains(kind_of(name), name, 100.0)
+    late, early = hit(STOP, DAEMON, begin + calm_s, waited_s), hit(STOP, DAEMON, begin, waited_s - calm_s)
+    assert not Story([late], books=since(begin)).explains(kind_of(name), name, 100.0, key="w")
+    assert not Story([early], books=since(begin)).explains(kind_of(name), name, 100.0, key="w")
+    assert Story([late, early], books=since(begin)).explains(kind_of(name), name, 100.0, key="w")
+
+
+@pytest.mark.parametrize("name", CONCERNED)
+def test_a_wait_that_was_given_up_too_early_is_unexplained_whoever_is_away(name: str) -> None:
+    away = [hit(STOP, DAEMON, 0.0, 100.0)]
+    begin = 100 - WAITED_S[name]
+    assert Story(away, books=since(1.0, begin)).explains(kind_of(name), name, 100.0, key="w")
+    assert not Story(away, books=since(1.0, begin + 0.2)).explains(kind_of(name), name, 100.0, key="w")
+
+
+def test_while_the_daemon_stays_silent_the_next_calls_may_fail_at_once() -> None:
+    books = since(0.0, 99.5)
+    books.told.append(OrchestratorLine(at=99.0, life=1, key="v", what=Told.ERROR, code="BrokenError"))
+    away = hit(STOP, DAEMON, 90.0, 10.0)
+    assert Story([away], books=books).explains("error", "BrokenError", 100.0, key="w")
+    assert not Story([away], books=books).explains("error", "BrokenError", 100.0, key="w", life=2)
+    assert not Story([away], books=since(0.0, 99.5)).explains("error", "BrokenError", 100.0, key="w")
+    back = Story([hit(STOP, DAEMON, 90.0, 8.9)], books=books)
+    assert not back.explains("error", "BrokenError", 100.0, key="w")
+
+
+def test_an_orchestrator_may_wait_for_a_connection_only_for_as_long_as_that() -> None:
+    assert Story([hit(STOP, DAEMON, 90.0, 10.0)]).explains("error", "WaitTimeoutError", 100.0)
+    assert not Story([hit(STOP, DAEMON, 92.1, 10.0)]).explains("error", "WaitTimeoutError", 100.0)
+    assert not Story([hit(STOP, TRAINER, 90.0, 10.0)]).explains("error", "WaitTimeoutError", 100.0)
 
 
 def test_who_was_killed_is_away_until_its_next_life_is_at_work() -> None:
     kill = [hit(KILL, DAEMON, 10.0)]
-    assert Story(kill, {DAEMON: lives(16.0)}).explains("error", "BrokenError", 16.0)
-    assert not Story(kill, {DAEMON: lives(12.0)}).explains("error", "BrokenError", 16.0)
-    assert not Story(kill, {DAEMON: lives(16.0)}).explains("error", "BrokenError", 9.9)
+    for back_at, at, is_explained in ((16.0, 16.0, True), (12.0, 16.0, False), (16.0, 9.9, False)):
+        story = Story(kill, {DAEMON: lives(back_at)}, since(1.0))
+        assert story.explains("error", "BrokenError", at, key="w") == is_explained
 
 
-def test_a_trainer_may_wait_in_vain_only_for_a_daemon_that_is_away() -> None:
-    away = {victim: Story([hit(STOP, victim, 80.0, 20.0)]) for victim in (DAEMON, HERE)}
-    for name in ("WaitTimeoutError", "BrokenError"):
-        assert away[DAEMON].explains("error", name, 100.0, TRAINER)
-        assert not away[HERE].explains("error", name, 100.0, TRAINER)
-    late = Story([hit(STOP, DAEMON, 86.0, 14.0)])
-    assert not late.explains("error", "WaitTimeoutError", 100.0, TRAINER)
-    assert late.explains("error", "BrokenError", 100.0, TRAINER)
+def test_a_trainer_may_fail_to_attach_only_to_a_daemon_that_is_away_and_before_it_is_at_work() -> None:
+    new = {TRAINER: [Life(number=1, pid=1, began_at=79.0, ended_at=100.5, code=1)]}
+    away = [hit(STOP, DAEMON, 80.0, 20.0)]
+    assert Story(away, new).explains("error", "WaitTimeoutError", 100.0, TRAINER)
+    assert not Story(away, {TRAINER: lives()}).explains("error", "WaitTimeoutError", 100.0, TRAINER)
+    assert not Story([hit(STOP, HERE, 80.0, 20.0)], new).explains("error", "WaitTimeoutError", 100.0, TRAINER)
+    assert not Story([hit(STOP, DAEMON, 83.1, 20.0)], new).explains("error", "WaitTimeoutError", 100.0, TRAINER)
+
+
+def test_a_trainer_may_leave_unheard_only_if_told_to_and_while_the_daemon_is_away() -> None:
+    told, away = hit(TERM, TRAINER, 97.0), hit(STOP, DAEMON, 98.0, 2.0)
+    assert Story([told, away]).explains("error", "BrokenError", 100.0, TRAINER)
+    assert not Story([told, away]).explains("error", "BrokenError", 100.0, TRAINER, life=2)
+    assert not Story([away]).explains("error", "BrokenError", 100.0, TRAINER)
+    later = {TRAINER: lives(97.5)}
+    assert not Story([told, hit(STOP, DAEMON, 94.0, 4.9)], later).explains("error", "BrokenError", 100.0, TRAINER)
 
 
 # What a daemon says that is new, or about to end.
@@ -238,22 +280,33 @@ def test_a_trainer_may_wait_in_vain_only_for_a_daemon_that_is_away() -> None:
 
 def test_a_key_is_unknown_only_to_a_new_daemon_until_its_trainer_is_back() -> None:
     started = {DAEMON: lives(12.0), TRAINER: lives(20.0)}
-    story = Story([hit(KILL, DAEMON, 10.0)], started)
-    assert story.explains("refusal", "unknown_key", 13.0)
-    assert not story.explains("refusal", "unknown_key", 9.0)
-    assert not story.explains("refusal", "unknown_key", 17.0)
-    with_trainer = Story([hit(KILL, DAEMON, 10.0), hit(KILL, TRAINER, 11.0)], started)
-    assert with_trainer.explains("refusal", "unknown_key", 21.0)
-    assert not with_trainer.explains("refusal", "unknown_key", 25.0)
-    assert not Story([hit(KILL, TRAINER, 11.0)], started).explains("refusal", "unknown_key", 13.0)
+    killed = [hit(KILL, DAEMON, 10.0)]
+    story = Story(killed, started, since(5.0))
+    assert story.explains("refusal", "unknown_key", 13.0, key="w")
+    assert not story.explains("refusal", "unknown_key", 9.0, key="w")
+    assert not story.explains("refusal", "unknown_key", 15.1, key="w")
+    with_trainer = Story([*killed, hit(KILL, TRAINER, 11.0)], started, since(5.0))
+    assert with_trainer.explains("refusal", "unknown_key", 21.0, key="w")
+    assert not with_trainer.explains("refusal", "unknown_key", 23.1, key="w")
+    only_trainer = Story([hit(KILL, TRAINER, 11.0)], started, since(5.0))
+    assert not only_trainer.explains("refusal", "unknown_key", 13.0, key="w")
+
+
+def test_a_key_that_the_new_daemon_acknowledged_or_that_nobody_did_is_not_unknown() -> None:
+    for books in (since(12.5), Books()):
+        story = Story([hit(KILL, DAEMON, 10.0)], {DAEMON: lives(12.0)}, books)
+        assert not story.explains("refusal", "unknown_key", 13.0, key="w")
 
 
 def test_only_a_daemon_that_was_told_to_end_is_draining() -> None:
-    started = {DAEMON: lives(12.0)}
-    assert Story([hit(TERM, DAEMON, 10.0)], started).explains("refusal", "draining", 11.0)
-    assert not Story([hit(TERM, DAEMON, 10.0)], started).explains("refusal", "draining", 14.0)
+    ended = {DAEMON: [Life(number=1, pid=1, began_at=1.0, at_work_at=2.0, ended_at=11.5), *lives(13.0)[1:]]}
+    assert Story([hit(TERM, DAEMON, 10.0)], ended).explains("refusal", "draining", 11.0)
+    assert not Story([hit(TERM, DAEMON, 10.0)], ended).explains("refusal", "draining", 12.6)
+    late = [hit(TERM, DAEMON, 10.0), hit(CUT, HERE, 11.0, 3.0, STALL)]
+    assert Story(late, ended).explains("refusal", "draining", 14.1)
+    assert not Story(late, ended).explains("refusal", "draining", 14.1, THERE)
     for other in (hit(KILL, DAEMON, 10.0), hit(TERM, TRAINER, 10.0)):
-        assert not Story([other], started).explains("refusal", "draining", 11.0)
+        assert not Story([other], ended).explains("refusal", "draining", 11.0)
 
 
 def test_only_a_full_mount_has_no_room() -> None:
