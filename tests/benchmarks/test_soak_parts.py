@@ -232,7 +232,7 @@ def test_a_party_goes_on_when_the_last_of_its_stops_is_over(tmp_path: Path) -> N
         assert second is first
         assert is_stopped(first.pid)
         party.go_on(first)
-        assert first.stops == 1
+        assert state_of(first.pid) == "T"
         party.go_on(second)
         assert not is_stopped(first.pid)
         # A stop of a life that is over does not end one of the next.
@@ -242,14 +242,19 @@ def test_a_party_goes_on_when_the_last_of_its_stops_is_over(tmp_path: Path) -> N
             party.wait_until_ended(0.01)
         later = party.stop()
         assert later is party.lives[1]
-        party.go_on(first)
         assert is_stopped(later.pid)
+        party.go_on(first)
+        assert state_of(later.pid) == "T"
 
 
 def is_stopped(pid: int) -> bool:
     """Waits until a child was stopped or went on, and tells whether it is stopped now."""
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WCONTINUED)
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return state_of(pid) == "T"
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 # The proxy.
