@@ -156,7 +156,7 @@ def test_an_end_that_is_said_when_its_pool_was_replaced_names_no_slot(
     entry.origin.read()
     desk.books.rejected(entry, TreeError("no such class"), "no such class")
     link.attached("another", same_pool=False)
-    assert said_later() == [finished("a", -1, 7, reason="no such class")]
+    assert said_later() == [finished("a", -1, 0, reason="no such class")]
 
 
 def test_a_release_and_an_end_that_are_said_late_in_the_same_pool_name_their_slot(
