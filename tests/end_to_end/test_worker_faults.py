@@ -164,7 +164,7 @@ def test_a_step_that_failed_is_not_run_again_by_its_repeats(shm_dir: Path) -> No
         counting.router.decide = first(Raised, Fate.LOSE, 5)
         with pytest.raises(RemoteCallError, match="boom"):
             await handle.train_step(payload(1), KEY)
-        answers = counting.router.of_kind(Raised)
+        answers = counting.router.wait_for(Raised, 6)
         assert len(answers) == 6
         assert len({answer.traceback for answer in answers}) == 1
 
