@@ -78,13 +78,12 @@ class FileLock:
 
 
 def wait_until_free(path: Path) -> None:
-    """Blocks until nobody holds the lock; returns at once if the file is gone.
+    """Blocks until nobody holds the lock; returns at once if the file is gone, or a link.
 
     There is no way to interrupt it: meant for a thread of its own, which the process's end may abandon.
     """
-    try:
-        fd = os.open(path, _LOOK)
-    except FileNotFoundError:
+    fd = _open_to_look(path)
+    if fd is None:
         return
     try:
         fcntl.flock(fd, fcntl.LOCK_SH)
@@ -95,15 +94,11 @@ def wait_until_free(path: Path) -> None:
 def is_held(path: Path) -> bool:
     """Tells whether a live process holds the lock now; so it is taken for one that cannot be looked at."""
     try:
-        fd = os.open(path, _LOOK)
-    except FileNotFoundError:
-        return False
+        fd = _open_to_look(path)
     except PermissionError:  # its holder is just about to open it to the group
         return True
-    except OSError as error:
-        if error.errno == errno.ELOOP:  # a link locks nothing
-            return False
-        raise
+    if fd is None:
+        return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -119,6 +114,18 @@ def read_note(path: Path) -> LockNote | None:
         return msgspec.json.decode(path.read_bytes(), type=LockNote)
     except (OSError, msgspec.DecodeError, RecursionError):
         return None
+
+
+def _open_to_look(path: Path) -> int | None:
+    """Opens a lock that another user may have made; None if there is none: a link locks nothing."""
+    try:
+        return os.open(path, _LOOK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
 
 
 def _lock_present_file(path: Path) -> int:
