@@ -85,6 +85,7 @@ class Endpoint:
         keys: ServerKeys | None = None,
         gid: int | None = None,
     ) -> None:
+        check_endpoint(setting, address)
         self._gid = gid
         self._lock = _claim_ipc(address, setting, peer, gid) if address.startswith("ipc://") else None
         self._users: OrderedDict[bytes, str] = OrderedDict()
@@ -120,8 +121,6 @@ class Endpoint:
         self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
     def _bind(self, context: zmq.Context[zmq.Socket[bytes]], address: str, setting: str) -> None:
-        if not address.startswith(("ipc://", "tcp://")):
-            raise SettingError(f"setting {setting}", got=address, limit="an ipc:// or tcp:// address")
         try:
             self._bind_privately(address)
         except zmq.ZMQError as error:
@@ -251,7 +250,6 @@ def milliseconds_until(deadlines: Iterable[float | None], now: float) -> int | N
 
 def _claim_ipc(address: str, setting: str, peer: Peer, gid: int | None) -> FileLock:
     path = Path(address.removeprefix("ipc://"))
-    check_endpoint(setting, address)
     if not path.name or (path.exists() and not path.is_socket()):
         # ZeroMQ would remove whatever file lies there.
         raise SettingError(f"setting {setting}", got=address, limit="ipc:// and a path that is free or a socket's")
