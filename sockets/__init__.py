@@ -6,6 +6,7 @@ from .connections import Connections, fitting_connections
 from .endpoint import Endpoint, control_frame_limit, milliseconds_until, too_many_frames
 from .gate import AuthorisedFile, Gate, ServerKeys, load_server_keys
 from .keys import ClientKeys, KeyPair, load_client_keys, load_key_pair, load_public_key, make_key_files
+from .limited_log import LimitedLog
 from .liveness import ping
 from .mailbox import Mailbox
 from .reach import why_silent
@@ -20,6 +21,7 @@ __all__ = [
     "Endpoint",
     "Gate",
     "KeyPair",
+    "LimitedLog",
     "Mailbox",
     "ServerKeys",
     "control_frame_limit",

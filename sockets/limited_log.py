@@ -10,7 +10,7 @@ from forebay.wire import LogLimit
 
 
 class LimitedLog:
-    """Writes the first few of each event, see `LogLimit`; for one thread.
+    """Writes the first few of each event that peers can cause at will, see `LogLimit`; for one thread.
 
     What was left out is told with the next event after the window's end, as nothing here waits for that.
 

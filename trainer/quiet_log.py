@@ -6,7 +6,7 @@ import contextlib
 import logging
 from typing import Any
 
-_log = logging.getLogger("forebay.trainer")
+log = logging.getLogger("forebay.trainer")
 
 
 def tell(level: int, text: str, *values: object, **more: Any) -> None:
@@ -19,4 +19,4 @@ def tell(level: int, text: str, *values: object, **more: Any) -> None:
         **more: As `logging.Logger.log` takes it.
     """
     with contextlib.suppress(Exception):
-        _log.log(level, text, *values, **more)
+        log.log(level, text, *values, **more)

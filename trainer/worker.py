@@ -14,7 +14,14 @@ from typing import Any, Self
 
 import zmq
 
-from forebay.sockets import Mailbox, milliseconds_until, stopped_by_sigterm, too_many_frames, waking_signals
+from forebay.sockets import (
+    LimitedLog,
+    Mailbox,
+    milliseconds_until,
+    stopped_by_sigterm,
+    too_many_frames,
+    waking_signals,
+)
 from forebay.wire import (
     Call,
     CallRequest,
@@ -22,7 +29,6 @@ from forebay.wire import (
     ClosedError,
     GetWorkerStatus,
     Hello,
-    LogLimit,
     ProtocolError,
     Raised,
     RefusalCode,
@@ -42,7 +48,7 @@ from .call_record import Address, Answer, CallRecord, GiveUp, LetGo, Receive, Ru
 from .call_runner import CallRunner
 from .engine import StagedEngine
 from .inline_payloads import InlinePayloads
-from .quiet_log import tell
+from .quiet_log import log, tell
 from .worker_access import lacks_right, own_call
 from .worker_card import WorkerCard
 from .worker_methods import EngineMethods
@@ -90,7 +96,7 @@ class TrainerWorker:
         )
         self._stop_at: float | None = None
         self._has_served = False
-        self._log_limit = LogLimit()
+        self._log = LimitedLog(log)
         self._is_idle = threading.Event()
         self._is_idle.set()
         self._is_closed = False
@@ -222,23 +228,15 @@ class TrainerWorker:
         lacking = lacks_right(client, request)
         if lacking:
             self._books.counters["refused_not_allowed"] += 1
-            self._tell_within_limit("refuse code=not_allowed", "words=%s", lacking)
+            self._log.tell(logging.WARNING, "refuse code=not_allowed", "words=%s", lacking)
             self._sockets.send(sender, Refused(id=request.id, code=RefusalCode.NOT_ALLOWED, words=lacking))
         else:
             self._hear(sender, own_call(client, request))
 
     def _refuse_unreadable(self, sender: Address, words: str) -> None:
         self._books.counters["refused_bad_request"] += 1
-        self._tell_within_limit("unreadable_call", "reason=%s", words)
+        self._log.tell(logging.WARNING, "unreadable_call", "reason=%s", words)
         self._sockets.send(sender, Refused(code=RefusalCode.BAD_REQUEST, words=words))
-
-    def _tell_within_limit(self, event: str, words: str, *values: object) -> None:
-        """Logs what a client can cause as often as it likes."""
-        now = time.monotonic()
-        for name, count in self._log_limit.take_left_out(now):
-            tell(logging.WARNING, "left_out event=%s count=%s", name, count)
-        if self._log_limit.admits(event, now):
-            tell(logging.WARNING, f"{event} {words}", *values)
 
     def _hear(self, sender: Address, request: CallRequest) -> None:
         now = time.monotonic()

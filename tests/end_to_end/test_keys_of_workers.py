@@ -91,7 +91,7 @@ def test_calls_without_end_that_are_not_allowed_do_not_fill_the_log(
                 await handle.status()
 
     with Served(shm_dir, **WORKER_TCP, **files.server()) as served:
-        served.worker._log_limit = LogLimit(count=5, window_s=1e6)  # no new window while the test runs
+        served.worker._log._limit = LogLimit(count=5, window_s=1e6)  # no new window while the test runs
         talk(served.endpoint, run, **files.client("driver"))
         status = talk(served.endpoint, lambda handle: handle.status(), **files.client("inspector"))
     assert caplog.text.count("refuse code=not_allowed words=client 'driver' lacks the right 'inspect'") == 5
