@@ -17,7 +17,8 @@ from forebay.wire import (
     check_endpoint,
     check_exposure,
     check_settings,
-    is_exposed,
+    open_to_all,
+    protection_of,
     read_variables,
     setting,
     settings_from,
@@ -96,8 +97,8 @@ class TrainerSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        check_endpoint("worker_endpoint", self.worker_endpoint)
-        check_endpoint("worker_data_endpoint", self.worker_data_endpoint)
+        for name, address in self._endpoints.items():
+            check_endpoint(name, address)
         check_exposure(self._endpoints, key_file=self.key_file, insecure=self.insecure)
         if self.worker_endpoint.startswith("tcp:") and self.worker_data_endpoint.startswith("ipc:"):
             raise SettingError(
@@ -113,13 +114,14 @@ class TrainerSettings:
     @property
     def protection_of_data(self) -> DataProtection:
         """What guards the data endpoint: `data_protection` where there are keys and it is a tcp address."""
-        has_keys = bool(self.key_file) and self.worker_data_endpoint.startswith("tcp:")
-        return DataProtection(self.data_protection) if has_keys else DataProtection.NONE
+        return protection_of(
+            self.worker_data_endpoint, key_file=self.key_file, data_protection=self.data_protection
+        )
 
     @property
     def open_to_all(self) -> list[str]:
         """Addresses at which everybody may enter who reaches them from another host."""
-        return [] if self.key_file else [address for address in self._endpoints.values() if is_exposed(address)]
+        return open_to_all(self._endpoints, key_file=self.key_file)
 
     @property
     def mode(self) -> StageMode:

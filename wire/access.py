@@ -167,6 +167,17 @@ def check_exposure(endpoints: Mapping[str, str], *, key_file: str, insecure: boo
             )
 
 
+def protection_of(data_endpoint: str, *, key_file: str, data_protection: str) -> DataProtection:
+    """Returns what guards a data endpoint: what the setting says, where there are keys and it is a tcp one."""
+    has_keys = bool(key_file) and data_endpoint.startswith("tcp:")
+    return DataProtection(data_protection) if has_keys else DataProtection.NONE
+
+
+def open_to_all(endpoints: Mapping[str, str], *, key_file: str) -> list[str]:
+    """Returns the addresses, of those by setting, where everybody may enter who reaches them from another host."""
+    return [] if key_file else [address for address in endpoints.values() if is_exposed(address)]
+
+
 def is_exposed(address: str) -> bool:
     """Whether other hosts may reach what is bound at an address."""
     if not address.startswith("tcp:"):

@@ -15,6 +15,12 @@ MAX_FRAMES = 1024
 MAX_KEY_BYTES = 256
 """UTF-8 bytes of a key or of a queue's name."""
 
+MAX_POLICY_VERSION = (1 << 63) - 1
+"""The greatest policy version that may be told."""
+
+MAX_EXPIRES_S = 1e9
+"""The longest expiry and age, some 30 years; a negative expiry is one that is over."""
+
 HEARTBEAT_MS = 5_000
 """ZeroMQ's own heartbeat, sent by whoever connects: how a peer that vanished without a word is noticed."""
 
