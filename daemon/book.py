@@ -8,14 +8,16 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from forebay.shm import Outcome, SlotEvent, SlotState, SlotTable
 from forebay.wire import (
     GONE,
+    STRANGER,
     Arrivals,
+    Client,
     Gone,
     Incoming,
     Limits,
@@ -34,8 +36,6 @@ from .outcomes import LASTING, Outcomes
 from .train_queue import TrainQueue
 
 _NAME_CHARS = 64
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class LedgerSettings:
         max_waiting_offers: Offers that may wait for a slot.
         remembered_keys: Finished micro-batches whose outcome is remembered.
         max_peers: Connections that are known at once.
-        max_queues: Queues that hold a micro-batch or have a trainer.
+        max_queues: Queues that hold a micro-batch, have a trainer, or were told a version.
         max_waits: `Await`s of all peers.
         max_waits_per_peer: `Await`s of one peer.
         max_waiting_bytes: Manifests and bodies of the offers that wait for a slot.
@@ -174,15 +174,22 @@ class Book:
         self.log(Level.WARNING, "refuse", code=code.value, words=words)
         self.reply(to, Refused(id=request_id, code=code, words=words))
 
-    def refuse_attempt(self, batch: MicroBatch, code: RefusalCode, words: str) -> None:
+    def refuse_attempt(self, batch: MicroBatch, code: RefusalCode, words: str, *, details: str = "") -> None:
         """Refuses a stage call that was taken in before, now and whenever it is repeated.
 
         Its repeat may be on its way already; taken for a new offer, it would hold a slot that nobody fills.
+
+        Args:
+            batch: Of the call.
+            code: Why.
+            words: Why, for whoever repeats it, who may be another client than now.
+            details: What follows them for the present client, who may see more than others.
         """
         refusal = Refused(id=batch.offer_id, code=code, words=words)
-        self._outcomes.refuse((batch.queue, batch.key, batch.attempt), refusal)
+        attempt = (batch.queue, batch.key, batch.attempt)
+        self._outcomes.refuse(attempt, refusal, details=details, client=batch.client)
         if not batch.was_published:
-            self.refuse(batch.sender, batch.offer_id, code, words)
+            self.refuse(batch.sender, batch.offer_id, code, words + details)
 
     def recall(self, outcome: Outcome, now: float) -> None:
         """Remembers what a journal says of a micro-batch that is over."""
@@ -197,17 +204,21 @@ class Book:
         """Returns a queue, made at its first mention."""
         return self.queues.setdefault(name, TrainQueue(name))
 
-    def has_room_for_queue(self, name: str) -> bool:
-        """Tells whether a queue is there already, or may be; one that has nothing but a version makes room."""
+    def make_room_for_queue(self, name: str) -> str:
+        """Makes room for a queue, if it needs any; returns why there is none, empty if there is.
+
+        A queue that has nothing left but a version goes: the one whose version was told longest ago.
+        """
         if name in self.queues:
-            return True
+            return ""
         names = self.queues.keys() | {batch.queue for batch in self.batches.values()}
         if name in names or len(names) < self.settings.max_queues:
-            return True
-        unused = next((other for other in self.queues if self._is_unused(other)), None)
-        if unused is not None:
-            del self.queues[unused]
-        return unused is not None
+            return ""
+        unused = [queue for queue in self.queues.values() if self._is_unused(queue.name)]
+        if not unused:
+            return f"{self.settings.max_queues} queues are in use already, max_queues"
+        del self.queues[min(unused, key=lambda queue: queue.version_told_at).name]
+        return ""
 
     def forget_if_unused(self, name: str) -> None:
         """Forgets a queue that holds nothing, has no trainer and no version; its next mention makes it anew."""
@@ -236,9 +247,9 @@ class Book:
         """Returns the micro-batch of a key: alive, or its remembered outcome."""
         return self.batches.get((queue, key)) or self._outcomes.find(queue, key)
 
-    def refusal_of(self, queue: str, key: str, attempt: str) -> Refused | None:
-        """Returns what an attempt that was once taken in was refused with after all."""
-        return self._outcomes.refusal_of(queue, key, attempt)
+    def refusal_of(self, queue: str, key: str, attempt: str, client: Client = STRANGER) -> Refused | None:
+        """Returns what an attempt that was once taken in was refused with after all, as a client may hear it."""
+        return self._outcomes.refusal_of((queue, key, attempt), client)
 
     def waiting(self) -> list[MicroBatch]:
         """Returns the offers that have no slot yet, oldest first."""

@@ -12,6 +12,7 @@ from typing import assert_never
 from forebay.shm import Outcome, SlotTable
 from forebay.wire import (
     GONE,
+    MAX_POLICY_VERSION,
     PROTOCOL_VERSION,
     TRUSTED,
     Abandon,
@@ -49,7 +50,7 @@ from .book import Book, LedgerSettings, shortened
 from .inheritance import Inheritance
 from .lending import Lending
 from .micro_batch import FoundSlot, MicroBatch
-from .staging import MAX_POLICY_VERSION, Staging
+from .staging import Staging
 from .staleness import Staleness
 from .status import describe
 
@@ -277,8 +278,7 @@ class Ledger:
             words = f"the queue's name is empty or too long, or the version not 0 to {MAX_POLICY_VERSION}"
             book.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
             return
-        if not book.has_room_for_queue(request.queue):
-            words = f"{book.settings.max_queues} queues are in use already, max_queues"
+        if words := book.make_room_for_queue(request.queue):
             book.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
             return
         queue = book.queue(request.queue)

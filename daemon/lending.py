@@ -67,8 +67,7 @@ class Lending:
             words = f"this holder is attached to queue {elsewhere[0].name!r}; a lock stands for one attachment"
             book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
             return False
-        if not book.has_room_for_queue(request.queue):
-            words = f"{book.settings.max_queues} queues are in use already, max_queues"
+        if words := book.make_room_for_queue(request.queue):
             book.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
             return False
         queue = book.queue(request.queue)

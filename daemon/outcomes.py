@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 from typing import TypeVar
 
-from forebay.wire import MicroBatchState, RefusalCode, Refused
+import msgspec
+
+from forebay.wire import STRANGER, Client, MicroBatchState, RefusalCode, Refused
 
 from .micro_batch import MicroBatch
 
@@ -14,6 +17,15 @@ LASTING = frozenset({RefusalCode.REPLACED, RefusalCode.DROPPED, RefusalCode.STAL
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Refusal:
+    """What an attempt is refused with, and what its first client alone hears beside that."""
+
+    refusal: Refused
+    details: str
+    client: Client
 
 
 class Outcomes:
@@ -30,7 +42,7 @@ class Outcomes:
         self._limit = limit
         self._trained: OrderedDict[tuple[str, str], MicroBatch] = OrderedDict()
         self._dropped: OrderedDict[tuple[str, str], MicroBatch] = OrderedDict()
-        self._refused: OrderedDict[tuple[str, str, str], Refused] = OrderedDict()
+        self._refused: OrderedDict[tuple[str, str, str], _Refusal] = OrderedDict()
 
     def keep(self, batch: MicroBatch) -> None:
         """Remembers a micro-batch that is over, as the last that is known of its key."""
@@ -45,13 +57,25 @@ class Outcomes:
         """Returns the last that is known of a key."""
         return self._trained.get((queue, key)) or self._dropped.get((queue, key))
 
-    def refuse(self, attempt: tuple[str, str, str], refusal: Refused) -> None:
-        """Remembers what an attempt, by queue, key and name, is refused with whenever it is repeated."""
-        _remember(self._refused, attempt, refusal, self._limit)
+    def refuse(
+        self, attempt: tuple[str, str, str], refusal: Refused, *, details: str = "", client: Client = STRANGER
+    ) -> None:
+        """Remembers what an attempt is refused with whenever it is repeated.
 
-    def refusal_of(self, queue: str, key: str, attempt: str) -> Refused | None:
-        """Returns what an attempt that was once taken in was refused with after all."""
-        return self._refused.get((queue, key, attempt))
+        Args:
+            attempt: Its queue, key and name.
+            refusal: What everybody hears who repeats it.
+            details: What follows the words for the client that was refused, who may see more than others.
+            client: That client.
+        """
+        _remember(self._refused, attempt, _Refusal(refusal, details, client), self._limit)
+
+    def refusal_of(self, attempt: tuple[str, str, str], client: Client) -> Refused | None:
+        """Returns what an attempt that was once taken in was refused with after all, as a client may hear it."""
+        known = self._refused.get(attempt)
+        if known is None or known.client != client:
+            return known.refusal if known is not None else None
+        return msgspec.structs.replace(known.refusal, words=known.refusal.words + known.details)
 
 
 def _remember(memory: OrderedDict[K, V], key: K, value: V, limit: int) -> None:

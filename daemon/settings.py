@@ -20,8 +20,9 @@ from forebay.wire import (
     check_endpoint,
     check_exposure,
     check_settings,
-    is_exposed,
+    open_to_all,
     printable,
+    protection_of,
     read_variables,
     setting,
     settings_from,
@@ -79,7 +80,9 @@ class Settings:
     control_messages: int = setting(
         64, "messages buffered per peer on the control and trainer endpoints, a bound on memory", 1, 1 << 16
     )
-    max_queues: int = setting(1024, "queues that hold a micro-batch or have a trainer", 1, 1 << 16)
+    max_queues: int = setting(
+        1024, "queues that hold a micro-batch, have a trainer, or were told a version", 1, 1 << 16
+    )
     max_waits: int = setting(65_536, "waits for a key's state, of all peers together", 1, 1 << 24)
     max_waits_per_peer: int = setting(4096, "waits for a key's state, of one peer", 1, 1 << 24)
     max_waiting_bytes: int = setting(
@@ -126,8 +129,8 @@ class Settings:
 
     def _check_endpoints(self) -> None:
         # Here and not only where they are bound: by then the pool's lock is taken.
-        check_endpoint("control_endpoint", self.control_endpoint)
-        check_endpoint("data_endpoint", self.data_endpoint)
+        for name, address in self._tcp_endpoints.items():
+            check_endpoint(name, address)
         if self.control_endpoint.startswith("tcp:") and self.data_endpoint.startswith("ipc:"):
             raise SettingError(
                 "setting data_endpoint",
@@ -140,14 +143,13 @@ class Settings:
                 got=self.trainer_endpoint,
                 limit="an ipc address: trainers share this host's memory",
             )
-        ports = (self.control_endpoint, self.data_endpoint)
-        for name, address in zip(("control_endpoint", "data_endpoint"), ports, strict=True):
+        for name, address in self._tcp_endpoints.items():
             port = address.rpartition(":")[2]
             if address.startswith("tcp:") and port.isdecimal() and int(port) > _MAX_PORT:
                 raise SettingError(f"setting {name}", got=address, limit=f"a port up to {_MAX_PORT}")
-        exposed = dict(zip(("control_endpoint", "data_endpoint"), ports, strict=True))
-        check_exposure(exposed, key_file=self.key_file, insecure=self.insecure)
-        fixed = [address for address in (*ports, self.trainer_endpoint) if not address.endswith(":*")]
+        check_exposure(self._tcp_endpoints, key_file=self.key_file, insecure=self.insecure)
+        addresses = (*self._tcp_endpoints.values(), self.trainer_endpoint)
+        fixed = [address for address in addresses if not address.endswith(":*")]
         if len(set(fixed)) != len(fixed):
             raise SettingError(
                 "settings control_endpoint, data_endpoint, trainer_endpoint",
@@ -158,15 +160,16 @@ class Settings:
     @property
     def protection_of_data(self) -> DataProtection:
         """What guards the data endpoint: `data_protection` where there are keys and it is a tcp address."""
-        has_keys = bool(self.key_file) and self.data_endpoint.startswith("tcp:")
-        return DataProtection(self.data_protection) if has_keys else DataProtection.NONE
+        return protection_of(self.data_endpoint, key_file=self.key_file, data_protection=self.data_protection)
 
     @property
     def open_to_all(self) -> list[str]:
         """Addresses at which everybody may enter who reaches them from another host."""
-        if self.key_file:
-            return []
-        return [address for address in (self.control_endpoint, self.data_endpoint) if is_exposed(address)]
+        return open_to_all(self._tcp_endpoints, key_file=self.key_file)
+
+    @property
+    def _tcp_endpoints(self) -> dict[str, str]:
+        return {"control_endpoint": self.control_endpoint, "data_endpoint": self.data_endpoint}
 
     @property
     def limits(self) -> Limits:

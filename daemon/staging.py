@@ -10,6 +10,8 @@ import msgspec
 
 from forebay.shm import Envelope, SlotEvent, SlotState
 from forebay.wire import (
+    MAX_EXPIRES_S,
+    MAX_POLICY_VERSION,
     TRUSTED,
     Abandon,
     Arrivals,
@@ -38,8 +40,6 @@ from .staleness import Staleness
 
 _MAX_WAIT_S = 86_400
 _SHOWN_SLOTS = 8
-_MAX_AGE_S = 1e9
-MAX_POLICY_VERSION = (1 << 63) - 1
 _ANY_SIZE = 1 << 128
 
 
@@ -64,7 +64,7 @@ class Staging:
 
     def offer(self, sender: Address, offer: Offer, now: float, client: Client = TRUSTED) -> None:
         """Grants a slot, waits for one, answers a repeat, or refuses in words that its client may hear."""
-        refusal = self._book.refusal_of(offer.queue, offer.key, offer.attempt)
+        refusal = self._book.refusal_of(offer.queue, offer.key, offer.attempt, client)
         if refusal is not None:
             self._book.reply(sender, msgspec.structs.replace(refusal, id=offer.id))
             return
@@ -170,9 +170,7 @@ class Staging:
             return ""
         if len(waiting) >= settings.max_waiting_offers:
             return f"{len(waiting)} offers wait for a slot already, max_waiting_offers"
-        if not self._book.has_room_for_queue(batch.queue):
-            return f"{settings.max_queues} queues are in use already, max_queues"
-        return ""
+        return self._book.make_room_for_queue(batch.queue)
 
     def _has_a_place(self, batch: MicroBatch, replaced: MicroBatch | None, now: float) -> bool:
         """Tells whether an offer may be taken in; else it is refused."""
@@ -194,8 +192,8 @@ class Staging:
             return words + f"wait_s 0 to {_MAX_WAIT_S}"
         if not 0 <= (offer.policy_version or 0) <= MAX_POLICY_VERSION:
             return f"policy_version needs 0 to {MAX_POLICY_VERSION}"
-        if not (abs(offer.expires_s or 0.0) <= _MAX_AGE_S and 0 <= offer.age_s <= _MAX_AGE_S):
-            return f"expires_s and age_s need 0 to {_MAX_AGE_S:g}"
+        if not (abs(offer.expires_s or 0.0) <= MAX_EXPIRES_S and 0 <= offer.age_s <= MAX_EXPIRES_S):
+            return f"expires_s needs at most {MAX_EXPIRES_S:g} either way, age_s 0 to as much"
         return ""
 
     def _manifest_fault(self, encoded: bytes) -> RefusalCode:
@@ -367,6 +365,7 @@ class Staging:
         if request.queue in self._book.queues:
             # What comes next may be of an older policy: whoever goes back to a checkpoint resets.
             self._book.queues[request.queue].policy_version = None
+            self._book.forget_if_unused(request.queue)
         self._book.do(Reply(sender, WasReset(id=request.id, dropped=len(dropped))))
         self.serve_waiting(now)
 
@@ -394,8 +393,8 @@ class Staging:
         if len(slots) > _SHOWN_SLOTS:
             # The words are remembered with the attempt, thousands of times.
             held += f" and {len(slots) - _SHOWN_SLOTS} more"
-        words = f"no slot became free for {printable(batch.key)!r}: {held}"
-        self._book.refuse_attempt(batch, RefusalCode.NO_SLOT, words)
+        words = f"no slot became free for {printable(batch.key)!r}"
+        self._book.refuse_attempt(batch, RefusalCode.NO_SLOT, words, details=f": {held}")
         self._forget(batch, now, "no slot became free")
 
     def _describe_slot(self, index: int, client: Client, now: float) -> str:

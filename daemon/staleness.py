@@ -89,6 +89,7 @@ class Staleness:
             now: Monotonic second.
             spare: Left alone, since the offer that tells the version takes its place.
         """
+        queue.version_told_at = now
         if queue.policy_version is None or version > queue.policy_version:
             queue.policy_version = version
             self.sweep(now, queue=queue.name, spare=spare)
@@ -156,7 +157,8 @@ class Staleness:
     def _may_tell(self, batch: MicroBatch) -> Address | None:
         """Returns the trainer that holds a micro-batch on its host, if it can be told and was not yet."""
         is_lent = batch.state is MicroBatchState.READY and self._slot_state(batch) is SlotState.LENT
-        trainer = self._book.queue(batch.queue).attachment
+        queue = self._book.queues.get(batch.queue)
+        trainer = queue.attachment if queue is not None else None
         return trainer.address if is_lent and trainer is not None and not batch.was_told_stale else None
 
     def _slot_state(self, batch: MicroBatch) -> SlotState:

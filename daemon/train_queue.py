@@ -47,12 +47,14 @@ class TrainQueue:
 
     Attributes:
         policy_version: The greatest that anybody told; None if nobody did.
+        version_told_at: Monotonic second in which that was; 0 if nobody did.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.attachment: Attachment | None = None
         self.policy_version: int | None = None
+        self.version_told_at = 0.0
         self._ready: list[MicroBatch] = []
 
     def __repr__(self) -> str:

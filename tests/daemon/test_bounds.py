@@ -173,10 +173,22 @@ def test_a_queue_keeps_its_version_when_nothing_else_is_left_and_makes_room_when
     sender.stage("k", queue="b")
     sender.abandon("k", queue="b")
     assert [(found.name, found.policy_version) for found in driver.status().queues] == [("a", 5), ("b", 6)]
-    # The oldest that has nothing but a version goes.
+    # The one whose version was told longest ago goes.
+    driver.pass_time(1.0)
+    sender.heard()
+    sender.say(Advance(id=driver.new_id(), queue="a", policy_version=5))
     sender.heard()
     sender.stage("k", queue="c")
-    assert [found.name for found in driver.status().queues] == ["b", "c"]
+    assert [found.name for found in driver.status().queues] == ["a", "c"]
+
+
+def test_a_queue_that_was_reset_and_holds_nothing_is_forgotten_with_its_version() -> None:
+    driver = Driver()
+    sender = Sender(driver)
+    sender.say(Advance(id=driver.new_id(), queue="a", policy_version=5))
+    sender.stage("k", queue="a")
+    sender.reset("a")
+    assert queues(driver) == []
 
 
 def test_a_version_makes_no_queue_beyond_the_limit() -> None:

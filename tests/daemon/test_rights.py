@@ -194,7 +194,8 @@ def test_a_refusal_after_a_wait_names_no_key_and_no_holder_of_others_either() ->
 def test_who_may_see_a_queue_hears_who_holds_its_slots() -> None:
     driver = occupied()
     for number, client in enumerate((stager("mine", "secret-queue"), stager())):
-        words = only(Guest(driver, client, f"g{number}").offer("k", queue="secret-queue", wait_s=0), Refused).words
+        guest = Guest(driver, client, f"g{number}")
+        words = only(guest.offer("k", f"attempt{number}", queue="secret-queue", wait_s=0), Refused).words
         for secret in ("secret-key-0", "secret-key-1", "trainer-", "4711", "gpu-host"):
             assert secret in words
 
@@ -208,6 +209,18 @@ def test_who_takes_over_an_attempt_hears_what_it_may_see_and_not_what_the_first_
     driver.pass_time(6)
     words = only(second.heard(), Refused).words
     assert not [secret for secret in SECRETS if secret in words]
+
+
+def test_who_repeats_an_attempt_that_was_refused_hears_nothing_that_the_first_one_might() -> None:
+    driver = occupied()
+    first, second = Guest(driver, stager(), "first"), Guest(driver, stager("mine"), "second")
+    assert first.offer("k", queue="mine", wait_s=5) == []
+    driver.pass_time(6)
+    refused = only(first.heard(), Refused)
+    assert [secret for secret in SECRETS if secret in refused.words], "it may see them"
+    words = only(second.offer("k", queue="mine", wait_s=5), Refused).words
+    assert words == "no slot became free for 'k'"
+    assert only(first.offer("k", queue="mine", wait_s=5), Refused).words == refused.words
 
 
 # --- one routing id, two clients ---
