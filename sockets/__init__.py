@@ -1,4 +1,4 @@
-"""What the daemon and the trainer's worker both ask of sockets: endpoints, chunks, and a way into the loop."""
+"""What more than one side asks of sockets: endpoints, chunks, keys, and a way into a loop."""
 
 from .bulk_receiver import BulkReceiver
 from .chunk_receiver import ChunkReceiver
