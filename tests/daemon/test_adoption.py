@@ -14,18 +14,6 @@ def driver() -> Driver:
     return Driver(slots=4)
 
 
-@pytest.fixture
-def sender(driver: Driver) -> Sender:
-    return Sender(driver)
-
-
-@pytest.fixture
-def trainer(driver: Driver) -> Trainer:
-    trainer = Trainer(driver)
-    trainer.attach()
-    return trainer
-
-
 def test_ready_micro_batches_are_adopted_in_their_order(driver: Driver, sender: Sender) -> None:
     for key in ("a", "b", "c"):
         sender.grant(key)

@@ -20,11 +20,6 @@ def driver() -> Driver:
     return Driver(slots=2, fill_lease_s=LEASE_S)
 
 
-@pytest.fixture
-def sender(driver: Driver) -> Sender:
-    return Sender(driver)
-
-
 def replace(**changes: Callable[[ChunkHeader], int]) -> Change:
     return lambda header: dataclasses.replace(header, **{name: to(header) for name, to in changes.items()})
 

@@ -23,18 +23,6 @@ def driver() -> EagerDriver:
     return EagerDriver(slots=2, fill_lease_s=LEASE_S)
 
 
-@pytest.fixture
-def sender(driver: EagerDriver) -> Sender:
-    return Sender(driver)
-
-
-@pytest.fixture
-def trainer(driver: EagerDriver) -> Trainer:
-    trainer = Trainer(driver)
-    trainer.attach()
-    return trainer
-
-
 def take_all_slots(driver: EagerDriver) -> Sender:
     """Has somebody else fill every slot."""
     other = Sender(driver, "other")

@@ -17,18 +17,6 @@ def driver() -> EagerDriver:
     return EagerDriver(slots=4)
 
 
-@pytest.fixture
-def sender(driver: EagerDriver) -> Sender:
-    return Sender(driver)
-
-
-@pytest.fixture
-def trainer(driver: EagerDriver) -> Trainer:
-    trainer = Trainer(driver)
-    trainer.attach()
-    return trainer
-
-
 def stage(driver: EagerDriver, sender: Sender, *keys: str) -> None:
     for key in keys:
         only(offer_eagerly(driver, sender, key), Staged)

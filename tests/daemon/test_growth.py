@@ -16,11 +16,6 @@ def driver() -> Driver:
     return Driver(slots=3)
 
 
-@pytest.fixture
-def sender(driver: Driver) -> Sender:
-    return Sender(driver)
-
-
 def test_a_slot_grows_before_it_is_granted(driver: Driver, sender: Sender) -> None:
     assert sender.offer("k", nbytes=BIG) == []
     assert list(driver.growing) == [0]

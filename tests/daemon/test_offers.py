@@ -18,18 +18,6 @@ def driver() -> Driver:
     return Driver(slots=2)
 
 
-@pytest.fixture
-def sender(driver: Driver) -> Sender:
-    return Sender(driver)
-
-
-@pytest.fixture
-def trainer(driver: Driver) -> Trainer:
-    trainer = Trainer(driver)
-    trainer.attach()
-    return trainer
-
-
 # --- the whole way ---
 
 

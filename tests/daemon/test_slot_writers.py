@@ -21,11 +21,6 @@ def driver() -> EagerDriver:
     return EagerDriver(slots=1, fill_lease_s=LEASE_S)
 
 
-@pytest.fixture
-def sender(driver: EagerDriver) -> Sender:
-    return Sender(driver)
-
-
 def on_slot(driver: EagerDriver) -> list[Action]:
     """Returns what was done to slots, or waited for, since the test last looked."""
     kinds = (AwaitWriters, WriteLoan, WriteBody, WriteState)

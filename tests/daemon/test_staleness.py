@@ -33,18 +33,6 @@ def driver() -> Driver:
     return Driver(slots=2, max_versions_behind=2, max_age_s=AGE_S, fill_lease_s=1000.0, await_lease_s=1000.0)
 
 
-@pytest.fixture
-def sender(driver: Driver) -> Sender:
-    return Sender(driver)
-
-
-@pytest.fixture
-def trainer(driver: Driver) -> Trainer:
-    trainer = Trainer(driver)
-    trainer.attach()
-    return trainer
-
-
 def stale_logs(driver: Driver) -> list[Log]:
     return [log for log in driver.logs if log.event == "stale"]
 

@@ -32,11 +32,6 @@ def driver() -> Driver:
 
 
 @pytest.fixture
-def sender(driver: Driver) -> Sender:
-    return Sender(driver)
-
-
-@pytest.fixture
 def trainer(driver: Driver) -> Trainer:
     trainer = Trainer(driver)
     only(trainer.attach(), Attached)

@@ -31,18 +31,6 @@ def driver() -> Driver:
     return Driver(slots=3, await_lease_s=AWAIT_LEASE_S)
 
 
-@pytest.fixture
-def sender(driver: Driver) -> Sender:
-    return Sender(driver)
-
-
-@pytest.fixture
-def trainer(driver: Driver) -> Trainer:
-    trainer = Trainer(driver)
-    trainer.attach()
-    return trainer
-
-
 # --- hello ---
 
 
