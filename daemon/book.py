@@ -158,7 +158,9 @@ class Book:
             was_published=batch.was_published,
             is_stale=batch.is_stale,
         )
-        self._records.append(WriteOutcome(msgspec.structs.replace(outcome, **fields)))
+        if fields:
+            outcome = msgspec.structs.replace(outcome, **fields)
+        self._records.append(WriteOutcome(outcome))
 
     def record_end(self, batch: MicroBatch) -> None:
         """Has the end of a micro-batch remembered, and what its attempt is refused with, if that lasts."""

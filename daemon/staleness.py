@@ -52,10 +52,10 @@ class Staleness:
 
     def expires_s(self, batch: MicroBatch, now: float) -> float | None:
         """Returns the seconds in which a micro-batch's transfer may begin; None for any number."""
-        if not self.is_fresh(batch, now):
-            return 0.0
         stale_at = self._stale_at(batch)
-        return None if math.isinf(stale_at) else stale_at - now
+        if stale_at <= now or not self.is_fresh(batch, now):
+            return 0.0
+        return None if stale_at == math.inf else stale_at - now
 
     def _stale_at(self, batch: MicroBatch) -> float:
         return min(batch.expires_at, self._aged_at(batch))
@@ -65,10 +65,13 @@ class Staleness:
 
     def deadlines(self) -> Iterator[float]:
         """Yields when micro-batches become stale that can be dropped, or whose trainer can be told."""
+        # Asked in each turn of the loop: where nothing ever gets too old, a look at each must do.
+        has_max_age = self._book.settings.max_age_s > 0
         for batch in self._book.batches.values():
-            stale_at = self._stale_at(batch)
-            if not math.isinf(stale_at) and (self._may_drop(batch) or self._may_tell(batch) is not None):
-                yield stale_at
+            if not has_max_age and batch.expires_at == math.inf:
+                continue
+            if self._may_drop(batch) or self._may_tell(batch) is not None:
+                yield self._stale_at(batch)
 
     # What is done.
 

@@ -90,7 +90,7 @@ class Endpoint:
         self._lock = _claim_ipc(address, setting, peer, gid) if address.startswith("ipc://") else None
         self._users: OrderedDict[bytes, str] = OrderedDict()
         self.is_guarded = keys is not None and address.startswith("tcp://")
-        self._sender, self._frame_count = b"", 0
+        self._sender, self._has_more, self._frame_count = b"", False, 0
         self._poller = zmq.Poller()
         with contextlib.ExitStack() as undo:
             undo.callback(self._free_path)
@@ -166,16 +166,17 @@ class Endpoint:
         """
         room = _FRAMES_PER_TURN
         for _ in range(_MESSAGES_PER_TURN):
-            if not self.socket.rcvmore:
+            if not self._has_more:
                 try:
-                    self._sender, self._frame_count = self.socket.recv(zmq.NOBLOCK), 0
+                    routing = self.socket.recv(zmq.NOBLOCK, copy=False)
                 except zmq.Again:
                     return
+                self._sender, self._has_more, self._frame_count = routing.bytes, routing.more, 0
             user, frames = self._receive(room)
             room -= len(frames)
             kept = frames[: max(0, MAX_FRAMES - self._frame_count)]
             self._frame_count += len(frames)
-            too_many = 0 if self.socket.rcvmore else max(0, self._frame_count - MAX_FRAMES)
+            too_many = 0 if self._has_more else max(0, self._frame_count - MAX_FRAMES)
             yield self._sender, user, kept, too_many
             if not room:
                 return
@@ -184,14 +185,14 @@ class Endpoint:
         """Returns who sent the next frames of a message, and at most `room` of them."""
         frames: list[bytes] = []
         user = ""
-        while self.socket.rcvmore and len(frames) < room:
+        while self._has_more and len(frames) < room:
+            # As an object: it knows whether more follows, which the socket tells only for the price of a frame.
+            frame = self.socket.recv(copy=False)
+            self._has_more = frame.more
             if self.is_guarded:
-                frame = self.socket.recv(copy=False)
                 with contextlib.suppress(zmq.ZMQError):  # nobody said who sent it
                     user = str(frame.get("User-Id"))
-                frames.append(frame.bytes)
-            else:
-                frames.append(self.socket.recv())
+            frames.append(frame.bytes)
         if self.is_guarded:
             self._note_user(self._sender, user)
         return user, frames
