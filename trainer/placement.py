@@ -10,7 +10,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from forebay.wire import Array, TreeError, TreeRegistry, words_of
-from forebay.wire.structure import ROOT, Dict, Leaf, List, Node, Record, Static, Tuple, children_with_paths
+from forebay.wire.structure import ROOT, Dict, Leaf, List, Node, Record, Static, Tuple, child_paths
 
 from .host_tree import HostTree
 from .quiet_log import tell
@@ -109,13 +109,11 @@ def _descend(
     prefix: Any, node: Dict | List | Tuple | Record, path: str, registry: TreeRegistry
 ) -> Iterator[tuple[Node, str, Any]]:
     """Yields each child with its path and the part of the prefix that covers it."""
-    children = list(children_with_paths(node, path))
     if _is_target(prefix):
-        below = [prefix] * len(children)
+        below = [prefix] * len(node.children)
     else:
         below = _children_of(prefix, node, path, registry)
-    for (child, child_path), part in zip(children, below, strict=True):
-        yield child, child_path, part
+    yield from zip(node.children, child_paths(node, path), below, strict=True)
 
 
 def _children_of(prefix: Any, node: Node, path: str, registry: TreeRegistry) -> list[Any]:

@@ -146,8 +146,9 @@ def decode_manifest(encoded: bytes, limits: Limits) -> Manifest:
         raise TreeError(f"the manifest cannot be read: {printable(str(error))}") from error
     if len(manifest.leaves) > limits.max_leaves:
         raise TreeError("the manifest has too many leaves", got=len(manifest.leaves), limit=limits.max_leaves)
-    manifest = Manifest(checked_structure(manifest.structure, limits), manifest.leaves)
-    paths = manifest.paths
+    structure, paths = checked_structure(manifest.structure, limits)
+    manifest = Manifest(structure, manifest.leaves)
+    vars(manifest)["paths"] = tuple(paths)  # where the property keeps them; else a second walk would find them
     if len(paths) != len(manifest.leaves):
         raise TreeError(
             "the manifest's structure does not fit its leaves", got=len(manifest.leaves), limit=len(paths)

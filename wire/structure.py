@@ -5,7 +5,7 @@ The nodes are msgpack arrays tagged with their kind. A leaf carries no number: l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
 from typing import Any
 
 import msgspec
@@ -79,56 +79,69 @@ def _prefix(path: str) -> str:
     return "" if path == ROOT else path
 
 
-def children_with_paths(node: Dict | List | Tuple | Record, path: str) -> Iterator[tuple[Node, str]]:
-    """Yields each child of a container with its path."""
+def child_paths(node: Dict | List | Tuple | Record, path: str) -> list[str]:
+    """Returns the path of each child of a container."""
     match node:
-        case Dict(keys=keys, children=children):
-            yield from ((child, key_path(path, key)) for child, key in zip(children, keys, strict=True))
-        case Record(fields=fields, children=children):
-            yield from ((child, field_path(path, name)) for child, name in zip(children, fields, strict=True))
+        case Dict(keys=keys):
+            return [key_path(path, key) for key in keys]
+        case Record(fields=fields):
+            return [field_path(path, field) for field in fields]
         case List(children=children) | Tuple(children=children):
-            yield from ((child, item_path(path, index)) for index, child in enumerate(children))
+            return [item_path(path, index) for index in range(len(children))]
 
 
-def leaf_paths(node: Node, path: str = ROOT) -> Iterator[str]:
-    """Yields the path of every array leaf, in leaf order."""
+def leaf_paths(node: Node, path: str = ROOT) -> list[str]:
+    """Returns the path of every array leaf, in leaf order."""
     match node:
         case Leaf():
-            yield path
+            return [path]
         case Static():
-            return
-        case _:
-            for child, child_path in children_with_paths(node, path):
-                yield from leaf_paths(child, child_path)
+            return []
+    children = zip(node.children, child_paths(node, path), strict=True)
+    return [leaf_path for child, child_path in children for leaf_path in leaf_paths(child, child_path)]
 
 
-def checked_structure(node: Node, limits: Limits, path: str = ROOT, depth: int = 0) -> Node:
+def checked_structure(node: Node, limits: Limits) -> tuple[Node, list[str]]:
     """Checks a structure that was decoded from a peer's bytes.
 
     Returns:
-        The same structure, its static lists turned back into tuples (msgpack knows only one of them).
+        The same structure, its static lists turned back into tuples (msgpack knows only one of them); and
+        `leaf_paths` of it, which are on the way.
 
     Raises:
         TreeError: Too deep, repeated dict keys, children that do not fit their keys, names that are none,
             or a bad static value.
     """
+    found: list[str] = []
+    return _checked(node, limits, ROOT, 0, found), found
+
+
+def _checked(node: Node, limits: Limits, path: str, depth: int, found: list[str]) -> Node:
     check_place(depth, limits, path)
-    match node:
-        case Leaf():
-            return node
-        case Static(value=value):
-            return Static(checked_static(value, limits, path, depth))
-        case Dict(keys=names) | Record(fields=names):
-            if len(names) != len(node.children) or len(set(names)) != len(names):
-                raise TreeError(f"{path} has repeated or unmatched keys", got=names)
+    if isinstance(node, Leaf):
+        found.append(path)
+        return node
+    if isinstance(node, Static):
+        value = checked_static(node.value, limits, path, depth)
+        return node if value is node.value else Static(value)
+    if isinstance(node, Dict | Record):
+        _check_names(node, path)
+    children = [
+        _checked(child, limits, child_path, depth + 1, found)
+        for child, child_path in zip(node.children, child_paths(node, path), strict=True)
+    ]
+    if all(map(operator.is_, children, node.children)):
+        return node
+    return msgspec.structs.replace(node, children=tuple(children))
+
+
+def _check_names(node: Dict | Record, path: str) -> None:
+    names = node.keys if isinstance(node, Dict) else node.fields
+    if len(names) != len(node.children) or len(set(names)) != len(names):
+        raise TreeError(f"{path} has repeated or unmatched keys", got=names)
     if isinstance(node, Record) and not all(map(str.isidentifier, node.fields)):
         # Field names stand in paths, and paths in messages, as they are.
         raise TreeError(f"{path} has a field with an impossible name", got=node.fields)
-    children = tuple(
-        checked_structure(child, limits, child_path, depth + 1)
-        for child, child_path in children_with_paths(node, path)
-    )
-    return msgspec.structs.replace(node, children=children)
 
 
 def check_place(depth: int, limits: Limits, path: str) -> None:

@@ -23,7 +23,7 @@ from .structure import (
     Tuple,
     check_place,
     checked_static,
-    children_with_paths,
+    child_paths,
     field_path,
     item_path,
     key_path,
@@ -171,7 +171,8 @@ def _build(node: Node, leaves: Iterator[Any], registry: TreeRegistry, path: str)
         case Static(value=value):
             return value
     children = [
-        _build(child, leaves, registry, child_path) for child, child_path in children_with_paths(node, path)
+        _build(child, leaves, registry, child_path)
+        for child, child_path in zip(node.children, child_paths(node, path), strict=True)
     ]
     match node:
         case Dict(keys=keys):
