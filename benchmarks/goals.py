@@ -59,6 +59,8 @@ GOALS: Final = (
     Goal("ingest.over_grpc_stream", "a gRPC stream's time over ours", at_least=2.0),
     Goal("ingest.over_flight", "Arrow Flight's time over ours", at_least=1.5),
     Goal("ingest.over_grpc_unary", "one pickled gRPC message's time over ours", at_least=6.0),
+    Goal("ingest.encrypted_over_plain", "throughput with encrypted data over that without keys", at_least=0.25),
+    Goal("ingest.authenticated_over_plain", "the same with an encrypted control connection alone", at_least=0.95),
     Goal("ingest.leaves_64_over_1", "throughput with 64 leaves over that with one", at_least=0.95),
     Goal("ingest.linear", "seconds a GB of 2 GiB over those of 256 MiB", at_least=0.95, at_most=1.05),
     Goal("ingest.daemon_private_mib_max", "the daemon's private MiB, 256 MiB to 4 GiB", at_most=48),

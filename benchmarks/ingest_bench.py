@@ -26,6 +26,7 @@ from .ingest_groups import (
     median_and_spread,
     say,
 )
+from .ingest_keys import PROTECTIONS
 from .ingest_result import WAYS, IngestBenchResult, IngestBenchSettings, WayResult
 
 _SHM: Final = Path("/dev/shm")
@@ -34,6 +35,12 @@ _ALLOCATORS: Final = {
     True: "the peers' allocators keep what is freed, which is not their default",
 }
 _PEERS: Final = ("grpc_unary", "grpc_stream", "flight", "transfer_queue")
+_TURNS: Final = (
+    ("keys", ("forebay_tcp", *PROTECTIONS)),
+    ("peers", ("forebay_tcp", *_PEERS)),
+    ("peers", tuple(name for name in WAYS if name not in _PEERS and name not in PROTECTIONS)),
+)
+"""The group and the ways of each set that takes turns; a way's own figures are those of its last set."""
 _RATIOS: Final = {
     "over_raw_tcp": ("raw_tcp", "forebay_tcp"),
     "over_raw_tcp_pieces": ("raw_tcp_pieces", "forebay_tcp"),
@@ -42,6 +49,8 @@ _RATIOS: Final = {
     "over_grpc_stream": ("grpc_stream", "forebay_tcp"),
     "over_flight": ("flight", "forebay_tcp"),
     "over_transfer_queue": ("transfer_queue", "forebay_tcp"),
+    "encrypted_over_plain": ("forebay_tcp", "forebay_encrypted"),
+    "authenticated_over_plain": ("forebay_tcp", "forebay_authenticated"),
 }
 
 
@@ -58,9 +67,7 @@ def run(settings: IngestBenchSettings) -> IngestBenchResult:
     """
     _check_room(settings)
     began_at = time.monotonic()
-    found: dict[str, Any] = {}
-    if "peers" in settings.groups:
-        found |= _compare(settings)
+    found = _compare(settings)
     for group, name, measure in (
         ("leaves", "leaves_64_over_1", compare_leaves),
         ("linear", "linear", compare_sizes),
@@ -85,24 +92,25 @@ def run(settings: IngestBenchSettings) -> IngestBenchResult:
 def _compare(settings: IngestBenchSettings) -> dict[str, Any]:
     """Compares with plain sockets, and apart from those with peers that take gigabytes and give them back."""
     found: dict[str, Any] = {"ways": {}, "skipped": {}}
-    for of_this_turn in (("forebay_tcp", *_PEERS), tuple(name for name in WAYS if name not in _PEERS)):
-        chosen = tuple(name for name in settings.ways if name in of_this_turn)
-        if set(chosen) <= {"forebay_tcp"} and len(settings.ways) > 1:
+    for group, names in _TURNS:
+        chosen = tuple(name for name in settings.ways if name in names)
+        has_nothing_beside_it = set(chosen) <= {"forebay_tcp"} and len(settings.ways) > 1
+        if group not in settings.groups or not chosen or has_nothing_beside_it:
             continue
         ways, skipped = compare_ways(msgspec.structs.replace(settings, ways=chosen))
         found["ways"] |= ways
         found["skipped"] |= skipped
-        found |= _over_peers(ways)
+        found |= _ratios(ways)
     found["ways"] = {name: found["ways"][name] for name in WAYS if name in found["ways"]}
     return found
 
 
-def _over_peers(ways: dict[str, WayResult]) -> dict[str, Any]:
+def _ratios(ways: dict[str, WayResult]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, (peer, own) in _RATIOS.items():
-        if peer in ways and own in ways:
-            pairs = zip(ways[peer].seconds, ways[own].seconds, strict=True)
-            found |= _named(name, [peer_s / own_s for peer_s, own_s in pairs])
+    for name, (other, one) in _RATIOS.items():
+        if other in ways and one in ways:
+            pairs = zip(ways[other].seconds, ways[one].seconds, strict=True)
+            found |= _named(name, [other_s / one_s for other_s, one_s in pairs])
     return found
 
 
@@ -113,9 +121,10 @@ def _named(name: str, ratios: list[float]) -> dict[str, Any]:
 
 def _check_room(settings: IngestBenchSettings) -> None:
     """Checks before the first minutes are spent whether the shared memory suffices for the last of them."""
-    # What is sent, what it is sent to, and the slots of two daemons; else what is sent and one slot.
+    # What is sent, what it is sent to, and the slots of two or three daemons; else what is sent and one slot.
     need_mib = {
         "peers": 4 * settings.payload_mib,
+        "keys": 5 * settings.payload_mib,
         "leaves": 2 * settings.payload_mib,
         "linear": 2 * max(settings.linear_mib),
         "memory": 2 * max(settings.memory_mib),

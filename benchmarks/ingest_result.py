@@ -12,6 +12,8 @@ WAYS: Final = (
     "raw_tcp",
     "raw_tcp_pieces",
     "forebay_tcp",
+    "forebay_encrypted",
+    "forebay_authenticated",
     "raw_unix",
     "forebay_ipc",
     "grpc_unary",
@@ -20,7 +22,7 @@ WAYS: Final = (
     "transfer_queue",
 )
 """In the order in which they take their turns."""
-GROUPS: Final = ("peers", "leaves", "linear", "memory", "first")
+GROUPS: Final = ("peers", "keys", "leaves", "linear", "memory", "first")
 
 Spread: TypeAlias = tuple[float, float]
 """The least and the greatest."""
@@ -121,6 +123,10 @@ class IngestBenchResult(msgspec.Struct, frozen=True, kw_only=True):
         over_grpc_stream: The same of a gRPC stream.
         over_flight: The same of Arrow Flight.
         over_transfer_queue: The same of TransferQueue.
+        encrypted_over_plain: Throughput of `forebay_encrypted` over that of `forebay_tcp`, which has no keys: what
+            CURVE on the data leaves of it.
+        authenticated_over_plain: The same of `forebay_authenticated`, where the control connection alone is
+            encrypted.
         leaves_64_over_1: Throughput with many leaves over that with one, through one daemon. Named after the
             default of `many_leaves`.
         linear: Seconds a GB of the larger micro-batch over those of as many smaller ones as have its bytes.
@@ -151,6 +157,10 @@ class IngestBenchResult(msgspec.Struct, frozen=True, kw_only=True):
     over_flight_spread: Spread | None = None
     over_transfer_queue: float | None = None
     over_transfer_queue_spread: Spread | None = None
+    encrypted_over_plain: float | None = None
+    encrypted_over_plain_spread: Spread | None = None
+    authenticated_over_plain: float | None = None
+    authenticated_over_plain_spread: Spread | None = None
     leaves_64_over_1: float | None = None
     leaves_64_over_1_spread: Spread | None = None
     linear: float | None = None

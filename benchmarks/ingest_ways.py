@@ -8,6 +8,7 @@ import dataclasses
 import mmap
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,7 @@ from forebay.shm import BODY_OFFSET, slot_path
 from forebay.wire import GIB, MIB, BrokenError, ForebayError
 
 from .handoff_child import Child
+from .ingest_keys import NO_KEYS, PROTECTIONS, Keys, make_keys
 from .ingest_result import IngestBenchSettings
 from .peers.messages import Job, Receive, Received, Send, Sent, Started, Waiting
 from .peers.region import Region, digest
@@ -158,17 +160,24 @@ class DaemonWay(Way):
             return digest(body)
 
 
-def start_daemon(nbytes: int, *, is_tcp: bool = True) -> LocalDaemon:
+def start_daemon(nbytes: int, *, is_tcp: bool = True, keys: Keys = NO_KEYS) -> LocalDaemon:
     """Starts a daemon with one slot that holds so many bytes, touched before it says that it is ready."""
-    endpoints: dict[str, Any] = dict.fromkeys(_ENDPOINTS, _LOOPBACK) if is_tcp else {}
+    own: dict[str, Any] = dict.fromkeys(_ENDPOINTS, _LOOPBACK) if is_tcp else {}
+    own |= keys.daemon
     slot_bytes = nbytes + _HEADER_BYTES
-    return local_daemon(slots=1, slot_initial_bytes=slot_bytes, slot_max_bytes=slot_bytes, drain_s=0, **endpoints)
+    return local_daemon(slots=1, slot_initial_bytes=slot_bytes, slot_max_bytes=slot_bytes, drain_s=0, **own)
 
 
 @contextlib.contextmanager
-def stage_sender(source: Region, settings: IngestBenchSettings) -> Iterator[Child]:
+def stage_sender(source: Region, settings: IngestBenchSettings, keys: Keys = NO_KEYS) -> Iterator[Child]:
     """Starts a process with Forebay's client, for any number of daemons after each other."""
-    job = Job(source=source.path, codec=settings.codec, connections=settings.connections)
+    job = Job(
+        source=source.path,
+        codec=settings.codec,
+        connections=settings.connections,
+        client_key_file=keys.client_key_file,
+        server_key_file=keys.server_key_file,
+    )
     with _child(_FOREBAY, "sender", job) as child:
         child.started(Started)
         yield child
@@ -191,14 +200,13 @@ def open_way(
         MissingPeerError: It cannot be run here.
     """
     if name.startswith("forebay_"):
-        is_tcp = name == "forebay_tcp"
-        with start_daemon(size.nbytes, is_tcp=is_tcp) as daemon, stage_sender(source, settings) as sender:
-            yield DaemonWay(name, sender, daemon)
+        with _daemon_way(name, size, source, settings) as way:
+            yield way
         return
     if name == "grpc_unary" and size.nbytes > _GRPC_MESSAGE_BYTES:
         raise MissingPeerError("a gRPC message holds 2 GiB at most")
     with contextlib.ExitStack() as stack:
-        # No other way has files, and what has none leaves none when this process is killed.
+        # None of the others here has files, and what has none leaves none when this process is killed.
         folder = stack.enter_context(_folder()) if name == "transfer_queue" else ""
         job = Job(source=source.path, target=target.path, folder=folder, keeps_freed=settings.keeps_freed)
         receiver, sender = (stack.enter_context(_child(name, role, job)) for role in ("receiver", "sender"))
@@ -206,6 +214,17 @@ def open_way(
         if missing := heard[0].missing or heard[1].missing:
             raise MissingPeerError(missing)
         yield PeerWay(name, sender, receiver, heard[0].address)
+
+
+@contextlib.contextmanager
+def _daemon_way(name: str, size: Size, source: Region, settings: IngestBenchSettings) -> Iterator[Way]:
+    with contextlib.ExitStack() as stack:
+        keys = NO_KEYS
+        if name in PROTECTIONS:
+            # All that a run leaves which is killed: keys of a daemon that has ended with it.
+            keys = make_keys(Path(stack.enter_context(_folder())), PROTECTIONS[name])
+        daemon = stack.enter_context(start_daemon(size.nbytes, is_tcp=name != "forebay_ipc", keys=keys))
+        yield DaemonWay(name, stack.enter_context(stage_sender(source, settings, keys)), daemon)
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:

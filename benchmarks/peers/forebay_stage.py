@@ -20,7 +20,13 @@ class StageSender(Sender):
     """
 
     def __init__(self, job: Job) -> None:
-        self._options: dict[str, Any] = {"codec": job.codec, "connections": job.connections}
+        # All of them, also the empty ones: what this user's environment says of keys is for other daemons.
+        self._options: dict[str, Any] = {
+            "codec": job.codec,
+            "connections": job.connections,
+            "client_key_file": job.client_key_file,
+            "server_key_file": job.server_key_file,
+        }
         self._runner = asyncio.Runner()
         self._client: StagingClient | None = None
         self._staged = 0

@@ -15,6 +15,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         keeps_freed: Whether its allocator is to keep what is freed.
         codec: How Forebay's client is to let arrays travel.
         connections: That Forebay's client is to make for bulk data.
+        client_key_file: Secret key file of Forebay's client; empty where the daemon has no keys.
+        server_key_file: Public key file of the daemon, as the one before.
     """
 
     source: str
@@ -23,6 +25,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     keeps_freed: bool = False
     codec: str = "raw"
     connections: int = 1
+    client_key_file: str = ""
+    server_key_file: str = ""
 
 
 class Started(msgspec.Struct, frozen=True):

@@ -20,6 +20,8 @@ _RATIOS = {
     "over_grpc_stream": "forebay_tcp beside grpc_stream",
     "over_flight": "forebay_tcp beside flight",
     "over_transfer_queue": "forebay_tcp beside transfer_queue",
+    "encrypted_over_plain": "encrypted data; 1 costs nothing",
+    "authenticated_over_plain": "control encrypted alone",
     "leaves_64_over_1": "throughput with many leaves over that with one",
     "linear": "seconds a GB of a large micro-batch over a small one's",
     "first_over_steady": "seconds of a daemon's first over later ones",

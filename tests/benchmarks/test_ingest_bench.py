@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from forebay.benchmarks import ingest_bench
+from forebay.benchmarks.ingest_keys import PROTECTIONS
 from forebay.benchmarks.ingest_result import GROUPS, IngestBenchResult, IngestBenchSettings
 from forebay.wire import SettingError, ShmFullError
 
@@ -35,8 +36,9 @@ def replace(**settings: object) -> IngestBenchSettings:
 @pytest.mark.slow
 @pytest.mark.usefixtures("shm_dir")
 def test_all_groups_come_to_figures_and_leave_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    result = ingest_bench.run(replace(ways=OWN))
-    assert set(result.ways) == set(OWN)
+    ways = (*OWN, *PROTECTIONS)
+    result = ingest_bench.run(replace(ways=ways))
+    assert set(result.ways) == set(ways)
     assert result.skipped == {}
     for way in result.ways.values():
         assert len(way.seconds) == TINY.pairs
@@ -45,6 +47,8 @@ def test_all_groups_come_to_figures_and_leave_nothing(capfd: pytest.CaptureFixtu
         assert way.receiver_private_mib > 1
         assert way.sender_cpu_s_per_gb >= 0
         assert way.receiver_cpu_s_per_gb >= 0
+    assert result.encrypted_over_plain is not None
+    assert result.authenticated_over_plain is not None
     for name in ("leaves_64_over_1", "linear", "first_over_steady"):
         low, high = getattr(result, f"{name}_spread")
         assert 0 < low <= getattr(result, name) <= high
@@ -71,8 +75,32 @@ def test_a_ratio_is_the_median_over_rounds_of_the_peers_seconds_over_ours() -> N
         assert getattr(result, name) == statistics.median(ratios)
         assert getattr(result, f"{name}_spread") == (min(ratios), max(ratios))
     assert result.over_flight is None
+    assert result.encrypted_over_plain is None
     assert result.leaves_64_over_1 is None
     assert result.daemon_private_mib_max is None
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shm_dir")
+def test_what_keys_leave_is_the_median_over_rounds_of_the_seconds_without_them_over_those_with_them() -> None:
+    result = ingest_bench.run(replace(groups=("keys",), pairs=3))
+    assert set(result.ways) == {"forebay_tcp", *PROTECTIONS}
+    for name, way in (
+        ("encrypted_over_plain", "forebay_encrypted"),
+        ("authenticated_over_plain", "forebay_authenticated"),
+    ):
+        pairs = zip(result.ways["forebay_tcp"].seconds, result.ways[way].seconds, strict=True)
+        ratios = [plain_s / keyed_s for plain_s, keyed_s in pairs]
+        assert getattr(result, name) == statistics.median(ratios)
+        assert getattr(result, f"{name}_spread") == (min(ratios), max(ratios))
+    assert result.over_raw_tcp is None
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shm_dir")
+def test_a_way_alone_runs_in_its_group_and_leaves_the_others_without_a_way() -> None:
+    result = ingest_bench.run(replace(groups=("keys", "peers"), ways=("raw_unix",), pairs=1))
+    assert set(result.ways) == {"raw_unix"}
 
 
 @pytest.mark.slow
