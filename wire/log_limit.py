@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 
 @dataclasses.dataclass(slots=True)
@@ -29,25 +30,43 @@ class LogLimit:
         self._window_s = window_s
         self._max_events = max_events
         self._windows: dict[str, _Window] = {}
+        # Asked in each turn of a loop, so not found anew each time.
+        self._first_end = math.inf
+        self._next_deadline: float | None = None
 
     def take_left_out(self, now: float) -> list[tuple[str, int]]:
         """Returns event and count of what was left out in windows that are over, and forgets those windows."""
-        over = [name for name, window in self._windows.items() if now >= window.began + self._window_s]
+        if now < self._first_end:
+            return []
+        over = [name for name, window in self._windows.items() if now >= self._end_of(window)]
         counts = [(name, self._windows.pop(name).left_out) for name in over]
+        self._note_ends()
         return [(name, count) for name, count in counts if count]
 
     def admits(self, event: str, now: float) -> bool:
         """Tells whether an event of that name is written now; after `take_left_out` of the same moment."""
-        window = self._windows.setdefault(event, _Window(now))
-        if len(self._windows) > self._max_events:
-            del self._windows[next(iter(self._windows))]
+        window = self._windows.get(event)
+        if window is None:
+            window = self._windows[event] = _Window(now)
+            if len(self._windows) > self._max_events:
+                del self._windows[next(iter(self._windows))]
+            self._note_ends()
         if window.written < self._count:
             window.written += 1
             return True
         window.left_out += 1
+        if window.left_out == 1:
+            self._note_ends()
         return False
 
     def next_deadline(self) -> float | None:
         """Returns the monotonic second at which `take_left_out` has something to tell; None if never."""
-        ends = (window.began + self._window_s for window in self._windows.values() if window.left_out)
-        return min(ends, default=None)
+        return self._next_deadline
+
+    def _note_ends(self) -> None:
+        windows = self._windows.values()
+        self._first_end = min(map(self._end_of, windows), default=math.inf)
+        self._next_deadline = min((self._end_of(window) for window in windows if window.left_out), default=None)
+
+    def _end_of(self, window: _Window) -> float:
+        return window.began + self._window_s
