@@ -8,8 +8,8 @@ from forebay.shm import Outcome, SlotEvent, SlotState
 from forebay.wire import MicroBatchState
 
 from .actions import Level
+from .attaching import Attaching
 from .book import Book
-from .lending import Lending
 from .micro_batch import FoundSlot, MicroBatch, found_batch, recalled_batch
 
 Key = tuple[str, str]
@@ -48,20 +48,20 @@ class Inheritance:
                 self._superseded.append(before)
             self._over[key] = outcome
 
-    def enter(self, book: Book, lending: Lending, found_slots: Sequence[FoundSlot], now: float) -> None:
+    def enter(self, book: Book, attaching: Attaching, found_slots: Sequence[FoundSlot], now: float) -> None:
         """Enters all of it into a new daemon's books."""
         for outcome in (*self._superseded, *self._over.values()):
-            book.recall(outcome, now)
+            book.outcomes.recall(outcome, now)
         for found in sorted(found_slots, key=lambda found: found.sequence):
             book.next_sequence(at_least=found.sequence)
             batch = found_batch(found, now)
             if self._is_over(batch, book):
-                book.give_back_slot(batch, _LEAVE[book.slots[found.index].state])
+                book.slot_moves.give_back(batch, _LEAVE[book.slots[found.index].state])
             else:
-                self._take_over(found, batch, book, lending, now)
+                self._take_over(found, batch, book, attaching, now)
         for outcome in self._on_device.values():
             if (outcome.queue, outcome.key) not in book.batches:
-                lending.adopt_on_device(outcome.holder, recalled_batch(outcome, now), now)
+                attaching.adopt_on_device(outcome.holder, recalled_batch(outcome, now), now)
 
     def _is_over(self, batch: MicroBatch, book: Book) -> bool:
         """Whether the daemon before was killed when the end of this was recorded, and its slot not yet free."""
@@ -72,13 +72,15 @@ class Inheritance:
         is_trained = latest.state is MicroBatchState.CONSUMED and book.slots[batch.slot].state is SlotState.READY
         return latest.attempt == batch.attempt or is_trained
 
-    def _take_over(self, found: FoundSlot, batch: MicroBatch, book: Book, lending: Lending, now: float) -> None:
+    def _take_over(
+        self, found: FoundSlot, batch: MicroBatch, book: Book, attaching: Attaching, now: float
+    ) -> None:
         over = self._over.get((batch.queue, batch.key))
         batch.was_trained = over is not None and over.state is MicroBatchState.CONSUMED
         batch.was_reset = (batch.queue, batch.key, batch.attempt) in self._was_reset
         book.batches[batch.queue, batch.key] = batch
         if book.slots[found.index].state is SlotState.READY:
-            book.queue(batch.queue).insert(batch)
+            book.queues.of(batch.queue).insert(batch)
         else:
-            lending.adopt(found, batch, now)
-        book.log(Level.INFO, "adopt", queue=batch.queue, key=batch.key, slot=batch.slot)
+            attaching.adopt(found, batch, now)
+        book.out.log(Level.INFO, "adopt", queue=batch.queue, key=batch.key, slot=batch.slot)

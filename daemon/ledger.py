@@ -7,17 +7,12 @@ out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
 
 from forebay.shm import Outcome, SlotTable
 from forebay.wire import (
-    GONE,
-    MAX_POLICY_VERSION,
-    PROTOCOL_VERSION,
     TRUSTED,
     Abandon,
     Advance,
-    Advanced,
     Arrivals,
     Attach,
     Await,
@@ -34,25 +29,27 @@ from forebay.wire import (
     MicroBatchState,
     Offer,
     Peer,
-    PoolFound,
     Promoted,
     RefusalCode,
     Reset,
-    Right,
     TrainerRequest,
     Want,
-    Welcome,
-    printable,
 )
 
 from .actions import Action, Address, Level, Reply
-from .book import Book, LedgerSettings, shortened
+from .answers import About, Answers
+from .attaching import Attaching
+from .book import Book
+from .dropping import Dropping
+from .filling import Filling
 from .inheritance import Inheritance
+from .ledger_settings import LedgerSettings
 from .lending import Lending
-from .micro_batch import FoundSlot, MicroBatch
+from .micro_batch import FoundSlot
+from .rights import lacking
 from .staging import Staging
 from .staleness import Staleness
-from .status import describe
+from .waiting_line import WaitingLine
 
 
 class Ledger:
@@ -85,18 +82,25 @@ class Ledger:
         data_protection: DataProtection = DataProtection.NONE,
         now: float,
     ) -> None:
-        self._book = Book(settings, slots, incoming, me, epoch)
-        self._staleness = Staleness(self._book)
-        self._lending = Lending(self._book, self._staleness)
-        self._staging = Staging(self._book, self._staleness, self._when_published)
-        self._software = software
-        self._pool = pool
-        self._data_endpoint = data_endpoint
-        self._data_protection = data_protection
-        self._started = now
+        self._book = book = Book(settings, slots, incoming, me, epoch)
+        about = About(
+            software=software,
+            pool=pool,
+            data_endpoint=data_endpoint,
+            data_protection=data_protection,
+            started=now,
+        )
+        self._staleness = Staleness(book)
+        self._answers = Answers(book, self._staleness, about)
+        self._lending = Lending(book, self._staleness)
+        self._attaching = Attaching(book, self._staleness, self._lending)
+        self._filling = Filling(book, self._lending)
+        self._line = WaitingLine(book, self._filling)
+        self._staging = Staging(book, self._staleness, self._line, self._filling)
+        self._dropping = Dropping(book, self._line)
 
     def __repr__(self) -> str:
-        return f"Ledger({self._book.slots!r}, queues={list(self._book.queues.values())!r})"
+        return f"Ledger({self._book.slots!r}, queues={list(self._book.queues)!r})"
 
     @property
     def incoming(self) -> Incoming:
@@ -111,9 +115,9 @@ class Ledger:
 
     def adopt(self, found_slots: Sequence[FoundSlot], outcomes: Sequence[Outcome], now: float) -> list[Action]:
         """Takes over what an adopted pool holds, slots and journal; called once, before any other event."""
-        Inheritance(outcomes).enter(self._book, self._lending, found_slots, now)
+        Inheritance(outcomes).enter(self._book, self._attaching, found_slots, now)
         self._staleness.adopted(now)
-        return self._book.take_actions()
+        return self._book.out.take()
 
     # Events from peers.
 
@@ -121,51 +125,42 @@ class Ledger:
         self, sender: Address, request: ControlRequest, now: float, client: Client = TRUSTED
     ) -> list[Action]:
         """Handles a message from an orchestrator or inspector, as far as its client may say it."""
-        lacking = _lacking(client, request)
-        if lacking:
-            self._book.refuse(sender, request.id, RefusalCode.NOT_ALLOWED, lacking)
+        words = lacking(client, request)
+        if words:
+            self._book.out.refuse(sender, request.id, RefusalCode.NOT_ALLOWED, words)
         elif isinstance(request, Hello):
-            self._hello(sender, request)
-        elif sender not in self._book.peers:
+            self._answers.hello(sender, request)
+        elif not self._book.peers.hear(sender):
             words = "say hello first; the daemon may have restarted"
-            self._book.refuse(sender, request.id, RefusalCode.HELLO_FIRST, words)
+            self._book.out.refuse(sender, request.id, RefusalCode.HELLO_FIRST, words)
         else:
-            self._book.peers.move_to_end(sender)
             self._known_control(sender, request, now, client)
-        return self._book.take_actions()
+        return self._book.out.take()
 
     def _known_control(self, sender: Address, request: ControlRequest, now: float, client: Client) -> None:
         match request:
             case Offer():
                 self._staging.offer(sender, request, now, client)
             case Abandon():
-                self._staging.abandon(sender, request, now)
+                self._dropping.abandon(sender, request, now)
             case Reset():
-                self._staging.reset(sender, request, now)
+                self._dropping.reset(sender, request, now)
             case Advance():
-                self._advance(sender, request, now)
+                self._staleness.advance(sender, request, now)
+                self._line.serve(now)
             case Await():
-                self._await(sender, request, now)
+                self._answers.wait(sender, request, now)
             case GetStatus():
-                status = describe(
-                    self._book,
-                    self._staleness,
-                    request.id,
-                    software=self._software,
-                    pool=self._pool,
-                    started=self._started,
-                    now=now,
-                )
-                self._book.do(Reply(sender, status))
+                self._answers.status(sender, request, now)
 
     def trainer(self, sender: Address, request: TrainerRequest, now: float) -> list[Action]:
         """Handles a message from a trainer."""
         freed = False
         match request:
             case FindPool():
-                self._find_pool(sender, request)
+                self._answers.find_pool(sender, request)
             case Attach():
-                freed = self._lending.attach(sender, request, now)
+                freed = self._attaching.attach(sender, request, now)
             case Want():
                 self._lending.want(sender, request, now)
             case Promoted():
@@ -173,148 +168,68 @@ class Ledger:
             case Finished():
                 freed = self._lending.finished(sender, request, now)
             case Detach():
-                self._lending.detach(sender, request, now)
+                self._attaching.detach(sender, request, now)
         if freed:
-            self._staging.serve_waiting(now)
-        return self._book.take_actions()
+            self._line.serve(now)
+        return self._book.out.take()
 
     def unreadable(self, sender: Address, words: str) -> list[Action]:
         """Hears that a peer sent bytes that are no message."""
-        self._book.refuse(sender, 0, RefusalCode.BAD_REQUEST, words)
-        return self._book.take_actions()
+        self._book.out.refuse(sender, 0, RefusalCode.BAD_REQUEST, words)
+        return self._book.out.take()
 
     def filled(self, arrivals: Arrivals, now: float) -> list[Action]:
         """Hears that the last chunk of a micro-batch lies in its slot, all checksums right."""
-        self._staging.filled(arrivals, now)
-        return self._book.take_actions()
+        self._filling.filled(arrivals, now)
+        return self._book.out.take()
 
     # Events from this host.
 
     def reserved(self, slot: int, file_bytes: int, now: float) -> list[Action]:
         """Hears that a slot's file has grown to `file_bytes`."""
-        self._staging.reserved(slot, file_bytes, now)
-        return self._book.take_actions()
+        self._line.reserved(slot, file_bytes, now)
+        return self._book.out.take()
 
     def reserve_failed(self, slot: int, words: str, now: float) -> list[Action]:
         """Hears that a slot's file could not grow, and why."""
-        self._staging.reserve_failed(slot, words, now)
-        return self._book.take_actions()
+        self._line.reserve_failed(slot, words, now)
+        return self._book.out.take()
 
     def holder_free(self, holder: str, now: float) -> list[Action]:
         """Hears that nobody holds a trainer's lock any more."""
-        self._lending.holder_free(holder, now)
+        self._attaching.holder_free(holder, now)
         self._staleness.sweep(now)
-        self._staging.serve_waiting(now)
-        return self._book.take_actions()
+        self._line.serve(now)
+        return self._book.out.take()
 
     def tick(self, now: float) -> list[Action]:
         """Ends what is over at `now`; due at `next_deadline`."""
         self._staleness.sweep(now)
-        self._staging.expire(now)
-        self._book.expire_waits(now)
-        return self._book.take_actions()
+        self._filling.expire(now)
+        self._line.expire(now)
+        self._line.serve(now)
+        self._book.waits.expire(now)
+        return self._book.out.take()
 
     def next_deadline(self) -> float | None:
         """Returns the monotonic second at which `tick` has something to end, or None."""
-        book = self._book
-        lease_s = book.settings.fill_lease_s
-        filling = (batch.silent_at(lease_s) for batch in book.filling.values())
-        waiting = (batch.deadline for batch in book.waiting())
-        return min((*filling, *waiting, *book.wait_deadlines(), *self._staleness.deadlines()), default=None)
+        waiting = (batch.deadline for batch in self._book.waiting())
+        others = (*self._book.waits.deadlines(), *self._staleness.deadlines())
+        return min((*self._filling.deadlines(), *waiting, *others), default=None)
 
     def drain(self, now: float) -> list[Action]:
         """Takes no new offers from now on; what is filling may finish."""
         self._book.draining = True
-        self._staging.refuse_waiting(now)
-        return self._book.take_actions()
+        self._line.drain(now)
+        return self._book.out.take()
 
     def goodbye(self, *, kept: bool) -> list[Action]:
         """Tells every peer that the daemon stops."""
         message = Goodbye(kept=kept)
-        for queue in self._book.queues.values() if not kept else ():
+        for queue in self._book.queues if not kept else ():
             for batch in queue.ready:
-                self._book.log(Level.WARNING, "discard", queue=queue.name, key=batch.key)
-        trainers = [queue.attachment.address for queue in self._book.queues.values() if queue.attachment]
-        self._book.do(*(Reply(address, message) for address in self._book.peers))
-        self._book.do(*(Reply(address, message) for address in trainers if address is not None))
-        return self._book.take_actions()
-
-    # Answers.
-
-    def _hello(self, sender: Address, request: Hello) -> None:
-        book = self._book
-        if request.version != PROTOCOL_VERSION:
-            words = f"client speaks protocol {request.version}, daemon {PROTOCOL_VERSION}"
-            book.refuse(sender, request.id, RefusalCode.VERSION, words)
-            return
-        book.peers[sender] = shortened(request.peer)
-        while len(book.peers) > book.settings.max_peers:
-            book.peers.popitem(last=False)
-        welcome = Welcome(
-            id=request.id,
-            version=PROTOCOL_VERSION,
-            software=self._software,
-            epoch=book.epoch,
-            peer=book.me,
-            data_endpoint=self._data_endpoint,
-            limits=book.settings.limits,
-            data_protection=self._data_protection,
-        )
-        book.do(Reply(sender, welcome))
-
-    def _find_pool(self, sender: Address, request: FindPool) -> None:
-        found = PoolFound(
-            id=request.id,
-            version=PROTOCOL_VERSION,
-            software=self._software,
-            epoch=self._book.epoch,
-            pool=self._pool,
-        )
-        self._book.do(Reply(sender, found))
-
-    def _advance(self, sender: Address, request: Advance, now: float) -> None:
-        book = self._book
-        if not book.is_name(request.queue) or not 0 <= request.policy_version <= MAX_POLICY_VERSION:
-            words = f"the queue's name is empty or too long, or the version not 0 to {MAX_POLICY_VERSION}"
-            book.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
-            return
-        if words := book.make_room_for_queue(request.queue):
-            book.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
-            return
-        queue = book.queue(request.queue)
-        self._staleness.learn(queue, request.policy_version, now)
-        present = queue.policy_version
-        assert present is not None
-        book.do(Reply(sender, Advanced(id=request.id, policy_version=present)))
-        self._staging.serve_waiting(now)
-
-    def _await(self, sender: Address, request: Await, now: float) -> None:
-        if request.until in GONE:
-            words = f"nobody can wait until a micro-batch is {request.until}; that is told to all who wait"
-            self._book.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
-            return
-        batch = self._book.find(request.queue, request.key)
-        if batch is None:
-            words = (
-                f"no micro-batch {printable(request.key)!r} in queue {printable(request.queue)!r}; stage it first"
-            )
-            self._book.refuse(sender, request.id, RefusalCode.UNKNOWN_KEY, words)
-            return
-        self._book.wait_for(batch, sender, request.id, request.until, now)
-
-    def _when_published(self, batch: MicroBatch, now: float) -> None:
-        self._lending.lend(self._book.queue(batch.queue), now)
-
-
-def _lacking(client: Client, request: ControlRequest) -> str:
-    """Returns the words to refuse a request with that its client has no right to; empty if it has."""
-    match request:
-        case Offer() | Abandon() | Await() | Reset() | Advance():
-            return client.lacks(Right.STAGE, request.queue)
-        case GetStatus():
-            return client.lacks(Right.INSPECT)
-        case Hello():
-            # It shows nothing that whoever has any right may not know.
-            return "" if client.rights else client.lacks(Right.STAGE)
-        case _:
-            assert_never(request)
+                self._book.out.log(Level.WARNING, "discard", queue=queue.name, key=batch.key)
+        trainers = [queue.attachment.address for queue in self._book.queues if queue.attachment]
+        self._book.out.do(*(Reply(address, message) for address in self._book.peers))
+        self._book.out.do(*(Reply(address, message) for address in trainers if address is not None))
+        return self._book.out.take()

@@ -28,9 +28,11 @@ from forebay.wire import (
     settings_from,
 )
 
-from .book import LedgerSettings
+from .ledger_settings import LedgerSettings
 
 _MAX_PORT = 65_535
+_AWAIT_LEASE_S = 60.0
+_KNOWN_PEERS = 4096
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +191,10 @@ class Settings:
         return LedgerSettings(
             limits=self.limits,
             fill_lease_s=self.fill_lease_s,
+            await_lease_s=_AWAIT_LEASE_S,
             max_waiting_offers=self.max_waiting_offers,
             remembered_keys=self.remembered_keys,
-            max_peers=max(4096, self.max_connections),
+            max_peers=max(_KNOWN_PEERS, self.max_connections),
             max_queues=self.max_queues,
             max_waits=self.max_waits,
             max_waits_per_peer=self.max_waits_per_peer,

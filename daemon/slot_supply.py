@@ -48,7 +48,7 @@ class SlotSupply:
     def grow(self, index: int, file_bytes: int) -> None:
         """Has a slot's file enlarged; `grown` or `failed` follows."""
         self._growing.add(index)
-        self._book.do(ReserveSlot(index, file_bytes))
+        self._book.out.do(ReserveSlot(index, file_bytes))
 
     def grown(self, index: int, file_bytes: int) -> None:
         """Hears that a slot's file has its new size."""
@@ -60,7 +60,7 @@ class SlotSupply:
         """Hears that a slot's file cannot grow; from now on only an offer that needs the room tries."""
         self._growing.discard(index)
         self._largest_file_bytes = 0
-        self._book.log(Level.WARNING, "reserve_failed", slot=index, words=words)
+        self._book.out.log(Level.WARNING, "reserve_failed", slot=index, words=words)
 
     def grow_ahead(self) -> None:
         """Has the next smaller FREE slot enlarged, unless something grows already."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from forebay.shm import SlotState
-from forebay.wire import MicroBatchState, RefusalCode, Stale
+from forebay.wire import MAX_POLICY_VERSION, Advance, Advanced, MicroBatchState, RefusalCode, Stale
 
 from .actions import Address, Level, Reply
 from .book import Book
@@ -34,7 +34,7 @@ class Staleness:
     def why(self, batch: MicroBatch, now: float) -> tuple[str, str]:
         """Returns why a micro-batch is stale: what it is counted under, and in words; both empty if it is not."""
         settings = self._book.settings
-        present, behind = self._book.versions_behind(batch)
+        present, behind = self._book.queues.versions_behind(batch)
         if 0 <= settings.max_versions_behind < behind:
             words = f"policy version {batch.policy_version} is {behind} behind {present}"
             return "version", f"stale: {words}, limit {settings.max_versions_behind}"
@@ -80,7 +80,7 @@ class Staleness:
         for batch in list(self._book.batches.values()):
             # A reset forgot the version of what was with the trainer then.
             if batch.policy_version is not None and not batch.was_reset:
-                self.learn(self._book.queue(batch.queue), batch.policy_version, now)
+                self.learn(self._book.queues.of(batch.queue), batch.policy_version, now)
         self.sweep(now)
 
     def learn(self, queue: TrainQueue, version: int, now: float, *, spare: MicroBatch | None = None) -> None:
@@ -97,6 +97,22 @@ class Staleness:
             queue.policy_version = version
             self.sweep(now, queue=queue.name, spare=spare)
 
+    def advance(self, sender: Address, request: Advance, now: float) -> None:
+        """Hears from an orchestrator which policy version a queue has now."""
+        book = self._book
+        if not book.is_name(request.queue) or not 0 <= request.policy_version <= MAX_POLICY_VERSION:
+            words = f"the queue's name is empty or too long, or the version not 0 to {MAX_POLICY_VERSION}"
+            book.out.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
+            return
+        if words := book.queues.make_room_for(request.queue):
+            book.out.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
+            return
+        queue = book.queues.of(request.queue)
+        self.learn(queue, request.policy_version, now)
+        present = queue.policy_version
+        assert present is not None
+        book.out.do(Reply(sender, Advanced(id=request.id, policy_version=present)))
+
     def sweep(self, now: float, *, queue: str | None = None, spare: MicroBatch | None = None) -> None:
         """Ends all that is stale, in one queue or in all of them."""
         for batch in list(self._book.batches.values()):
@@ -109,7 +125,9 @@ class Staleness:
                 self._drop(batch, count, words, now)
             elif (trainer := self._may_tell(batch)) is not None:
                 batch.was_told_stale = True
-                self._book.do(Reply(trainer, Stale(slot=batch.slot, generation=batch.generation, reason=words)))
+                self._book.out.do(
+                    Reply(trainer, Stale(slot=batch.slot, generation=batch.generation, reason=words))
+                )
 
     def tell_again(self, queue: TrainQueue, now: float) -> None:
         """Tells a trainer that has attached again what of its slots is stale: it may not have heard."""
@@ -133,7 +151,7 @@ class Staleness:
     def _drop(self, batch: MicroBatch, count: str, words: str, now: float) -> None:
         self._mark(batch, count, now)
         if not batch.was_published:
-            self._book.refuse_attempt(batch, RefusalCode.STALE, words)
+            self._book.outcomes.refuse_attempt(batch, RefusalCode.STALE, words)
         self._book.drop(batch, now, words)
 
     def _mark(self, batch: MicroBatch, count: str, now: float) -> None:
@@ -141,14 +159,14 @@ class Staleness:
         self._count(batch, f"dropped_stale_{count}", now)
 
     def _count(self, batch: MicroBatch, counter: str, now: float) -> None:
-        self._book.counters[counter] += 1
-        self._book.log(
+        self._book.out.counters[counter] += 1
+        self._book.out.log(
             Level.WARNING,
             "stale",
             queue=batch.queue,
             key=batch.key,
             policy_version=batch.policy_version,
-            current_version=self._book.versions_behind(batch)[0],
+            current_version=self._book.queues.versions_behind(batch)[0],
             age_s=round(now - batch.offered_at, 3),
         )
 
@@ -160,8 +178,7 @@ class Staleness:
     def _may_tell(self, batch: MicroBatch) -> Address | None:
         """Returns the trainer that holds a micro-batch on its host, if it can be told and was not yet."""
         is_lent = batch.state is MicroBatchState.READY and self._slot_state(batch) is SlotState.LENT
-        queue = self._book.queues.get(batch.queue)
-        trainer = queue.attachment if queue is not None else None
+        trainer = self._book.queues.trainer_of(batch.queue)
         return trainer.address if is_lent and trainer is not None and not batch.was_told_stale else None
 
     def _slot_state(self, batch: MicroBatch) -> SlotState:

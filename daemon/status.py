@@ -30,8 +30,8 @@ def describe(
         pool=pool,
         waiting_offers=len(book.waiting()),
         slots=tuple(_slots(book, staleness, now)),
-        queues=tuple(_queue(queue, now) for queue in book.queues.values()),
-        counters=dict(book.counters + book.incoming.faults()),
+        queues=tuple(_queue(queue, now) for queue in book.queues),
+        counters=dict(book.out.counters + book.incoming.faults()),
     )
 
 
@@ -39,7 +39,7 @@ def _slots(book: Book, staleness: Staleness, now: float) -> list[SlotStatus]:
     by_slot = {batch.slot: batch for batch in book.batches.values() if batch.slot >= 0}
     holders = {
         index: queue.attachment.peer
-        for queue in book.queues.values()
+        for queue in book.queues
         if queue.attachment is not None
         for index in queue.attachment.lent
     }

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
+from forebay.daemon import Settings
 from forebay.daemon.actions import (
     Action,
     Address,
@@ -32,8 +33,8 @@ from forebay.daemon.actions import (
     WriteOutcome,
     WriteState,
 )
-from forebay.daemon.book import LedgerSettings
 from forebay.daemon.ledger import Ledger
+from forebay.daemon.ledger_settings import LedgerSettings
 from forebay.daemon.micro_batch import FoundSlot
 from forebay.shm import Envelope, Outcome, Slot, SlotState, SlotTable
 from forebay.wire import (
@@ -92,6 +93,11 @@ def only(messages: Sequence[Message], kind: type[M]) -> M:
     return messages[0]
 
 
+def ledger_settings(limits: Limits = LIMITS, **settings: Any) -> LedgerSettings:
+    """Makes a ledger's settings: those of a daemon that was given none, but for these."""
+    return dataclasses.replace(Settings().ledger, limits=limits, **settings)
+
+
 @dataclasses.dataclass
 class Header:
     """A slot file's header and envelope."""
@@ -115,7 +121,7 @@ class Driver:
 
     def __init__(self, slots: int = 2, *, slot_bytes: int = SLOT_BYTES, **settings: Any) -> None:
         self.now = 1000.0
-        self.settings = LedgerSettings(LIMITS, **settings)
+        self.settings = ledger_settings(LIMITS, **settings)
         self.headers = [Header() for _ in range(slots)]
         self.growing: dict[int, int] = {}
         self.bodies: dict[int, bytes] = {}

@@ -11,7 +11,6 @@ import pytest
 
 from forebay.daemon import executor as executor_module
 from forebay.daemon.actions import Address, AwaitWriters, Channel, Reply, WriteBody
-from forebay.daemon.book import LedgerSettings
 from forebay.daemon.executor import Executor
 from forebay.daemon.ledger import Ledger
 from forebay.shm import Pool, SlotTable
@@ -28,7 +27,7 @@ from forebay.wire import (
     cut_spans,
 )
 
-from .ledger_driver import ME
+from .ledger_driver import ME, ledger_settings
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def executor(pool: Pool, incoming: Incoming) -> Iterator[Executor]:
         "pool": "/pool",
         "data_endpoint": "ipc://data",
     }
-    ledger = Ledger(LedgerSettings(Limits()), SlotTable(pool.found_slots()), incoming, now=0.0, **about)
+    ledger = Ledger(ledger_settings(Limits()), SlotTable(pool.found_slots()), incoming, now=0.0, **about)
     mailbox = Mailbox()
     executor = Executor(ledger, pool, {}, mailbox)
     yield executor

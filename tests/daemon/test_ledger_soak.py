@@ -7,9 +7,9 @@ import collections
 import pytest
 
 from forebay.benchmarks.soak_accounts import Accounts
-from forebay.daemon.book import Book
-from forebay.daemon.lending import Lending
+from forebay.daemon.attaching import Attaching
 from forebay.daemon.micro_batch import MicroBatch
+from forebay.daemon.outcomes import Outcomes
 from forebay.wire import MicroBatchEvent
 
 from .ledger_soak import LedgerSoak
@@ -74,7 +74,7 @@ def first_failure(seeds: range) -> str:
 
 
 def test_a_ledger_that_forgets_what_was_trained_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Book, "record", lambda *_arguments, **_fields: None)
+    monkeypatch.setattr(Outcomes, "record", lambda *_arguments, **_fields: None)
     assert "duplicated ('o" in first_failure(range(100))
 
 
@@ -89,5 +89,5 @@ def test_a_ledger_that_takes_what_is_lost_for_trained_is_found_out(monkeypatch: 
 
 
 def test_a_ledger_that_never_hears_of_deaths_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Lending, "holder_free", lambda *_arguments: None)
+    monkeypatch.setattr(Attaching, "holder_free", lambda *_arguments: None)
     assert first_failure(range(100)).startswith("stuck: ")

@@ -1,0 +1,164 @@
+"""Decisions about how trainers come and go, and what becomes of what they held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forebay.wire import (
+    PROTOCOL_VERSION,
+    Attach,
+    Attached,
+    Detach,
+    Done,
+    MicroBatchEvent,
+    RefusalCode,
+)
+
+from .actions import Address, ForgetHolder, Level, Reply
+from .book import Book
+from .lending import Lending
+from .micro_batch import FoundSlot, MicroBatch
+from .on_device import Told, are_names, learn_on_device
+from .peers import shortened
+from .staleness import Staleness
+from .train_queue import Attachment, TrainQueue
+
+Refusal = tuple[RefusalCode, str]
+
+
+class Attaching:
+    """Attaches trainers, and ends their attachments.
+
+    Args:
+        book: The shared books.
+        staleness: Tells a trainer that is back what is stale.
+        lending: Repeats lends.
+    """
+
+    def __init__(self, book: Book, staleness: Staleness, lending: Lending) -> None:
+        self._book = book
+        self._staleness = staleness
+        self._lending = lending
+
+    # Coming.
+
+    def attach(self, address: Address, request: Attach, now: float) -> bool:
+        """Attaches a trainer, or the same one again after a lost connection or a daemon restart.
+
+        Returns:
+            Whether a slot became FREE.
+        """
+        refusal = next(self._refusals(request, now), None)
+        if refusal is not None:
+            self._book.out.refuse(address, request.id, *refusal)
+            return False
+        queue = self._book.queues.of(request.queue)
+        attachment = self._take_place(queue, address, request, now)
+        self._lending.lend_again(attachment, set(request.held), now)
+        self._staleness.tell_again(queue, now)
+        told = (Told(key, attempt) for key, attempt in request.on_device)
+        freed = [learn_on_device(self._book, queue, attachment, each, now) for each in told]
+        return any(freed)
+
+    def _refusals(self, request: Attach, now: float) -> Iterator[Refusal]:
+        """Yields each reason why a trainer cannot be attached; the last check makes room for its queue."""
+        book = self._book
+        if request.version != PROTOCOL_VERSION:
+            yield RefusalCode.VERSION, f"trainer speaks protocol {request.version}, daemon {PROTOCOL_VERSION}"
+        if not _is_holder_name(request.holder) or not book.is_name(request.queue):
+            words = "the queue's or holder's name is too long, empty, or has odd characters"
+            yield RefusalCode.BAD_REQUEST, words
+        if not all(are_names(book, *entry) for entry in request.on_device):
+            words = f"a key or attempt on the device is longer than {book.settings.limits.max_key_bytes} bytes"
+            yield RefusalCode.BAD_REQUEST, words
+        elsewhere = self._book.attachments.find(request.holder)
+        if elsewhere is not None and elsewhere[0].name != request.queue:
+            words = f"this holder is attached to queue {elsewhere[0].name!r}; a lock stands for one attachment"
+            yield RefusalCode.BAD_REQUEST, words
+        if words := book.queues.make_room_for(request.queue):
+            yield RefusalCode.BAD_REQUEST, words
+        if words := self._who_has(request, now):
+            yield RefusalCode.QUEUE_TAKEN, words
+
+    def _who_has(self, request: Attach, now: float) -> str:
+        """Says which other trainer has a queue; empty if none."""
+        present = self._book.queues.trainer_of(request.queue)
+        if present is None or present.holder == request.holder:
+            return ""
+        who = present.peer
+        return (
+            f"queue {request.queue!r} has a live trainer: {who.name} pid {who.pid} on {who.host},"
+            f" for {now - present.since:.1f} s"
+        )
+
+    def _take_place(self, queue: TrainQueue, address: Address, request: Attach, now: float) -> Attachment:
+        out, peer = self._book.out, shortened(request.peer)
+        attachment = queue.attachment or self._book.attachments.add(queue, request.holder, peer, now)
+        attachment.address, attachment.peer = address, peer
+        attachment.credit_total = attachment.lent_total = 0
+        out.log(Level.INFO, "attach", queue=queue.name, peer=request.peer.name, pid=request.peer.pid)
+        attached = Attached(id=request.id, epoch=self._book.epoch, limits=self._book.settings.limits)
+        out.do(Reply(address, attached))
+        return attachment
+
+    # Going.
+
+    def detach(self, address: Address, request: Detach, now: float) -> None:
+        """Ends an attachment; its slots are quarantined until its lock is free."""
+        found = self._book.attachments.of(address, request.holder, request.id)
+        if found is None:
+            return
+        _, attachment = found
+        attachment.address = None
+        for batch in attachment.lent.values():
+            self._book.quarantine(batch, request.holder)
+        self._lose_on_device(attachment, now, "its trainer detached before it was finished")
+        self._book.out.do(Reply(address, Done(id=request.id)))
+
+    def holder_free(self, holder: str, now: float) -> None:
+        """Hears from the kernel that a trainer is gone: its slots are READY again, in their old places."""
+        found = self._book.attachments.pop(holder)
+        if found is None:
+            return
+        queue, attachment = found
+        for batch in attachment.lent.values():
+            self._take_back(batch, holder, now)
+        who = attachment.peer
+        reason = f"its trainer, {who.name} pid {who.pid} on {who.host}, died before it was finished"
+        self._lose_on_device(attachment, now, reason)
+        self._book.out.log(Level.INFO, "detach", queue=queue.name, peer=who.name, pid=who.pid)
+        self._book.out.do(ForgetHolder(holder))
+        if queue.attachment is attachment:
+            queue.attachment = None
+            self._book.queues.forget_if_unused(queue.name)
+
+    def _take_back(self, batch: MicroBatch, holder: str, now: float) -> None:
+        self._book.quarantine(batch, holder)
+        self._book.ready_again(batch)
+        if batch.was_trained:
+            self._book.consume_ready(batch, now)
+        elif batch.was_reset:
+            self._book.drop(batch, now, "the queue was reset")
+
+    def _lose_on_device(self, attachment: Attachment, now: float, reason: str) -> None:
+        for batch in attachment.on_device.values():
+            self._book.finish(batch, MicroBatchEvent.LOSE, now, reason)
+        attachment.on_device.clear()
+
+    # What a dead daemon left.
+
+    def adopt(self, found: FoundSlot, batch: MicroBatch, now: float) -> None:
+        """Takes over a slot that a dead daemon had lent; its trainer attaches again, or is found dead."""
+        queue = self._book.queues.of(batch.queue)
+        self._book.attachments.found(queue, found.holder, now).lent[found.index] = batch
+
+    def adopt_on_device(self, holder: str, batch: MicroBatch, now: float) -> None:
+        """Takes over what a dead daemon knew to be on a trainer's device."""
+        self._book.batches[batch.queue, batch.key] = batch
+        queue = self._book.queues.of(batch.queue)
+        self._book.attachments.found(queue, holder, now).on_device[batch.key] = batch
+
+
+def _is_holder_name(name: str) -> bool:
+    # It becomes a file's name in the pool.
+    return 0 < len(name) <= 64 and name.isascii() and name.isalnum()

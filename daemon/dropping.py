@@ -1,0 +1,67 @@
+"""Decisions about what orchestrators have dropped: an attempt that they abandon, or all of a queue."""
+
+from __future__ import annotations
+
+from forebay.wire import Abandon, Reached, RefusalCode, Reset, WasReset, printable
+
+from .actions import Address, Reply
+from .book import Book
+from .micro_batch import MicroBatch
+from .waiting_line import WaitingLine
+
+
+class Dropping:
+    """Drops what the trainer does not hold.
+
+    Args:
+        book: The shared books.
+        line: Who waits for the slots that get free.
+    """
+
+    def __init__(self, book: Book, line: WaitingLine) -> None:
+        self._book = book
+        self._line = line
+
+    def abandon(self, sender: Address, request: Abandon, now: float) -> None:
+        """Gives up an attempt, unless the trainer holds it already."""
+        batch = self._book.find(request.queue, request.key)
+        if batch is None or batch.attempt != request.attempt:
+            words = f"no such attempt for {printable(request.key)!r} in queue {printable(request.queue)!r}"
+            self._book.out.refuse(sender, request.id, RefusalCode.UNKNOWN_KEY, words)
+            return
+        if (request.queue, request.key) in self._book.batches and not self._book.is_with_trainer(batch):
+            self._book.drop(batch, now, "abandoned by its sender")
+            self._line.serve(now)
+        self._book.out.do(Reply(sender, Reached(id=request.id, state=batch.state)))
+
+    def reset(self, sender: Address, request: Reset, now: float) -> None:
+        """Drops all of a queue that the trainer does not hold, and what it holds once that comes back."""
+        dropped = []
+        for batch in self._book.batches.values():
+            if batch.queue == request.queue and self._book.is_with_trainer(batch):
+                self._mark(batch)
+            elif batch.queue == request.queue:
+                dropped.append(batch)
+        for batch in dropped:
+            self._drop(batch, now)
+        self._forget_version(request.queue)
+        self._book.out.do(Reply(sender, WasReset(id=request.id, dropped=len(dropped))))
+        self._line.serve(now)
+
+    def _mark(self, batch: MicroBatch) -> None:
+        if batch.slot >= 0 and not batch.was_reset:  # what is on the device never comes back
+            self._book.outcomes.record(batch, was_reset=True)
+        batch.was_reset = True
+
+    def _drop(self, batch: MicroBatch, now: float) -> None:
+        if not batch.was_published:
+            words = f"queue {printable(batch.queue)!r} was reset"
+            self._book.outcomes.refuse_attempt(batch, RefusalCode.DROPPED, words)
+        self._book.drop(batch, now, "the queue was reset")
+
+    def _forget_version(self, name: str) -> None:
+        """Forgets a queue's version: what comes next may be older, as whoever goes back to a checkpoint resets."""
+        queue = self._book.queues.find(name)
+        if queue is not None:
+            queue.policy_version = None
+            self._book.queues.forget_if_unused(name)

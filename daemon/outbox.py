@@ -1,0 +1,55 @@
+"""What the ledger has decided since the loop last took it, and the counters of what it did."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from forebay.shm import Outcome
+from forebay.wire import Gone, Reached, RefusalCode, Refused
+
+from .actions import Action, Address, Level, Log, Reply, WriteOutcome
+
+
+class Outbox:
+    """Actions for the loop, in order.
+
+    Attributes:
+        counters: How often what happened; shown in the status.
+    """
+
+    def __init__(self) -> None:
+        self.counters: Counter[str] = Counter()
+        self._actions: list[Action] = []
+        self._records: list[Action] = []
+
+    def do(self, *actions: Action) -> None:
+        """Adds actions for the loop."""
+        self._actions.extend(actions)
+
+    def record(self, outcome: Outcome) -> None:
+        """Has something written into the journal, before anything else is done."""
+        self._records.append(WriteOutcome(outcome))
+
+    def reply(self, to: Address | None, message: Reached | Refused | Gone) -> None:
+        """Answers a peer, if it is still known."""
+        if to is not None:
+            self.do(Reply(to, message))
+
+    def refuse(self, to: Address | None, request_id: int, code: RefusalCode, words: str) -> None:
+        """Refuses a request and counts it."""
+        self.counters[f"refused_{code}"] += 1
+        self.log(Level.WARNING, "refuse", code=code.value, words=words)
+        self.reply(to, Refused(id=request_id, code=code, words=words))
+
+    def log(self, level: Level, event: str, **fields: object) -> None:
+        """Adds an event for the log."""
+        self.do(Log(level, event, fields))
+
+    def take(self) -> list[Action]:
+        """Returns what was decided since the last call.
+
+        Outcomes come first: a daemon that is killed in the middle has then recorded what became of a micro-batch
+        before its slot is free and before anybody was told.
+        """
+        actions, self._actions, self._records = [*self._records, *self._actions], [], []
+        return actions
