@@ -11,6 +11,7 @@ from forebay.wire import (
     Detach,
     Done,
     MicroBatchEvent,
+    Peer,
     RefusalCode,
 )
 
@@ -24,6 +25,7 @@ from .staleness import Staleness
 from .train_queue import Attachment, TrainQueue
 
 Refusal = tuple[RefusalCode, str]
+_UNKNOWN = Peer(name="a trainer from before the restart", pid=0, host="")
 
 
 class Attaching:
@@ -61,7 +63,7 @@ class Attaching:
         return any(freed)
 
     def _refusals(self, request: Attach, now: float) -> Iterator[Refusal]:
-        """Yields each reason why a trainer cannot be attached; the last check makes room for its queue."""
+        """Yields each reason why a trainer cannot be attached; where there is none, its queue has room."""
         book = self._book
         if request.version != PROTOCOL_VERSION:
             yield RefusalCode.VERSION, f"trainer speaks protocol {request.version}, daemon {PROTOCOL_VERSION}"
@@ -85,6 +87,8 @@ class Attaching:
         present = self._book.queues.trainer_of(request.queue)
         if present is None or present.holder == request.holder:
             return ""
+        if present.address is None and self._book.attachments.find(request.holder) is not None:
+            return ""  # both were found there, and the other is not attached
         who = present.peer
         return (
             f"queue {request.queue!r} has a live trainer: {who.name} pid {who.pid} on {who.host},"
@@ -93,7 +97,7 @@ class Attaching:
 
     def _take_place(self, queue: TrainQueue, address: Address, request: Attach, now: float) -> Attachment:
         out, peer = self._book.out, shortened(request.peer)
-        attachment = queue.attachment or self._book.attachments.add(queue, request.holder, peer, now)
+        attachment = queue.attachment = self._book.attachments.know(queue, request.holder, peer, now)
         attachment.address, attachment.peer = address, peer
         attachment.credit_total = attachment.lent_total = 0
         out.log(Level.INFO, "attach", queue=queue.name, peer=request.peer.name, pid=request.peer.pid)
@@ -129,8 +133,9 @@ class Attaching:
         self._book.out.log(Level.INFO, "detach", queue=queue.name, peer=who.name, pid=who.pid)
         self._book.out.do(ForgetHolder(holder))
         if queue.attachment is attachment:
-            queue.attachment = None
+            queue.attachment = next(self._book.attachments.at(queue), None)
             self._book.queues.forget_if_unused(queue.name)
+        self._lending.lend(queue, now)  # to the other of two holders
 
     def _take_back(self, batch: MicroBatch, holder: str, now: float) -> None:
         self._book.quarantine(batch, holder)
@@ -150,13 +155,13 @@ class Attaching:
     def adopt(self, found: FoundSlot, batch: MicroBatch, now: float) -> None:
         """Takes over a slot that a dead daemon had lent; its trainer attaches again, or is found dead."""
         queue = self._book.queues.of(batch.queue)
-        self._book.attachments.found(queue, found.holder, now).lent[found.index] = batch
+        self._book.attachments.know(queue, found.holder, _UNKNOWN, now).lent[found.index] = batch
 
     def adopt_on_device(self, holder: str, batch: MicroBatch, now: float) -> None:
         """Takes over what a dead daemon knew to be on a trainer's device."""
         self._book.batches[batch.queue, batch.key] = batch
         queue = self._book.queues.of(batch.queue)
-        self._book.attachments.found(queue, holder, now).on_device[batch.key] = batch
+        self._book.attachments.know(queue, holder, _UNKNOWN, now).on_device[batch.key] = batch
 
 
 def _is_holder_name(name: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from forebay.wire import Peer, RefusalCode
 
 from .actions import Address, WatchHolder
@@ -12,6 +14,10 @@ from .train_queue import Attachment, TrainQueue
 class Attachments:
     """Attachments, from the first word of a holder until its lock is free.
 
+    A queue has one trainer. A daemon that could not read a slot may have let another one attach while the slot's
+    holder lived, so that the next daemon finds two holders. Both stay known then; the first that attaches is the
+    queue's trainer, and after its death the other is again.
+
     Args:
         out: Where actions and refusals go.
     """
@@ -20,18 +26,20 @@ class Attachments:
         self._out = out
         self._by_holder: dict[str, tuple[TrainQueue, Attachment]] = {}
 
-    def add(self, queue: TrainQueue, holder: str, peer: Peer, now: float) -> Attachment:
-        """Attaches a holder to a queue, and has its lock watched."""
-        attachment = Attachment(holder, None, peer, now)
-        queue.attachment = attachment
-        self._by_holder[holder] = (queue, attachment)
-        self._out.do(WatchHolder(holder))
-        return attachment
+    def __iter__(self) -> Iterator[Attachment]:
+        return (attachment for _, attachment in self._by_holder.values())
 
-    def found(self, queue: TrainQueue, holder: str, now: float) -> Attachment:
-        """Returns the attachment of a holder that a dead daemon knew; it attaches again, or is found dead."""
+    def at(self, queue: TrainQueue) -> Iterator[Attachment]:
+        """Yields the holders that are known at a queue."""
+        return (attachment for known, attachment in self._by_holder.values() if known is queue)
+
+    def know(self, queue: TrainQueue, holder: str, peer: Peer, now: float) -> Attachment:
+        """Returns a holder's attachment; a new one's lock is watched, and it is its queue's trainer if none is."""
         if holder not in self._by_holder:
-            self.add(queue, holder, Peer(name="a trainer from before the restart", pid=0, host=""), now)
+            attachment = Attachment(holder, None, peer, now)
+            queue.attachment = queue.attachment or attachment
+            self._by_holder[holder] = (queue, attachment)
+            self._out.do(WatchHolder(holder))
         return self._by_holder[holder][1]
 
     def find(self, holder: str) -> tuple[TrainQueue, Attachment] | None:

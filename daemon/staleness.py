@@ -179,7 +179,9 @@ class Staleness:
         """Returns the trainer that holds a micro-batch on its host, if it can be told and was not yet."""
         is_lent = batch.state is MicroBatchState.READY and self._slot_state(batch) is SlotState.LENT
         trainer = self._book.queues.trainer_of(batch.queue)
-        return trainer.address if is_lent and trainer is not None and not batch.was_told_stale else None
+        if not is_lent or trainer is None or batch.slot not in trainer.lent or batch.was_told_stale:
+            return None
+        return trainer.address
 
     def _slot_state(self, batch: MicroBatch) -> SlotState:
         return self._book.slots[batch.slot].state

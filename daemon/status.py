@@ -30,19 +30,14 @@ def describe(
         pool=pool,
         waiting_offers=len(book.waiting()),
         slots=tuple(_slots(book, staleness, now)),
-        queues=tuple(_queue(queue, now) for queue in book.queues),
+        queues=tuple(_queue(book, queue, now) for queue in book.queues),
         counters=dict(book.out.counters + book.incoming.faults()),
     )
 
 
 def _slots(book: Book, staleness: Staleness, now: float) -> list[SlotStatus]:
     by_slot = {batch.slot: batch for batch in book.batches.values() if batch.slot >= 0}
-    holders = {
-        index: queue.attachment.peer
-        for queue in book.queues
-        if queue.attachment is not None
-        for index in queue.attachment.lent
-    }
+    holders = {index: attachment.peer for attachment in book.attachments for index in attachment.lent}
     rows = []
     for slot in book.slots:
         batch = by_slot.get(slot.index)
@@ -66,12 +61,12 @@ def _slots(book: Book, staleness: Staleness, now: float) -> list[SlotStatus]:
     return rows
 
 
-def _queue(queue: TrainQueue, now: float) -> QueueStatus:
+def _queue(book: Book, queue: TrainQueue, now: float) -> QueueStatus:
     trainer = queue.attachment
     return QueueStatus(
         name=queue.name,
         ready=tuple(batch.key for batch in queue.ready),
-        on_device=tuple(trainer.on_device) if trainer else (),
+        on_device=tuple(key for attachment in book.attachments.at(queue) for key in attachment.on_device),
         trainer=trainer.peer if trainer else None,
         trainer_since_s=now - trainer.since if trainer else 0.0,
         policy_version=queue.policy_version,

@@ -98,10 +98,8 @@ class WaitingLine:
         if batch is None or not client.may_see(batch.queue):
             return words
         words += f" {printable(batch.key)!r} for {now - batch.since:.1f} s"
-        trainer = self._book.queues.trainer_of(batch.queue)
-        if trainer is None or index not in trainer.lent:
-            return words
-        return f"{words} with {trainer.peer.name} pid {trainer.peer.pid} on {trainer.peer.host}"
+        who = next((attachment.peer for attachment in self._book.attachments if index in attachment.lent), None)
+        return words if who is None else f"{words} with {who.name} pid {who.pid} on {who.host}"
 
     def expire(self, now: float) -> None:
         """Refuses offers that waited long enough."""
