@@ -78,7 +78,7 @@ class Attaching:
             words = f"this holder is attached to queue {elsewhere[0].name!r}; a lock stands for one attachment"
             yield RefusalCode.BAD_REQUEST, words
         if words := book.queues.make_room_for(request.queue):
-            yield RefusalCode.BAD_REQUEST, words
+            yield RefusalCode.TOO_MANY, words
         if words := self._who_has(request, now):
             yield RefusalCode.QUEUE_TAKEN, words
 

@@ -135,17 +135,20 @@ class Staging:
 
     def _has_a_place(self, batch: MicroBatch, replaced: MicroBatch | None, now: float) -> bool:
         """Tells whether an offer may be taken in; else it is refused."""
-        stale = self._staleness.offered(batch, now)
-        if stale:
-            self._book.out.refuse(batch.sender, batch.offer_id, RefusalCode.STALE, stale)
-            return False
-        crowded = self._line.is_crowded(batch, replaced)
-        if not crowded and replaced is None:
-            crowded = self._book.queues.make_room_for(batch.queue)
-        if crowded:
-            words = f"{crowded}; offer again later"
-            self._book.out.refuse(batch.sender, batch.offer_id, RefusalCode.TOO_MANY_OFFERS, words)
-        return not crowded
+        refusal = self._reason_against(batch, replaced, now)
+        if refusal is not None:
+            self._book.out.refuse(batch.sender, batch.offer_id, *refusal)
+        return refusal is None
+
+    def _reason_against(
+        self, batch: MicroBatch, replaced: MicroBatch | None, now: float
+    ) -> tuple[RefusalCode, str] | None:
+        if stale := self._staleness.offered(batch, now):
+            return RefusalCode.STALE, stale
+        if crowded := self._line.is_crowded(batch, replaced):
+            return RefusalCode.TOO_MANY_OFFERS, f"{crowded}; offer again later"
+        no_room = "" if replaced is not None else self._book.queues.make_room_for(batch.queue)
+        return (RefusalCode.TOO_MANY, f"{no_room}; offer again later") if no_room else None
 
     def _take_in(self, batch: MicroBatch, replaced: MicroBatch | None, now: float) -> None:
         if batch.policy_version is not None:

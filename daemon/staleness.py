@@ -105,7 +105,7 @@ class Staleness:
             book.out.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
             return
         if words := book.queues.make_room_for(request.queue):
-            book.out.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
+            book.out.refuse(sender, request.id, RefusalCode.TOO_MANY, words)
             return
         queue = book.queues.of(request.queue)
         self.learn(queue, request.policy_version, now)

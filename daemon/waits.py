@@ -61,7 +61,7 @@ class Waits:
         if is_new and self._are_too_many(to):
             words = f"{self._settings.max_waits_per_peer} waits of one peer (max_waits_per_peer), or "
             words += f"{self._settings.max_waits} of all (max_waits), are there already"
-            self._out.refuse(to, request.id, RefusalCode.BAD_REQUEST, words)
+            self._out.refuse(to, request.id, RefusalCode.TOO_MANY, words)
         else:
             self._awaiting.setdefault(key, {})[to, request.id] = wait
             self._count += is_new

@@ -64,11 +64,11 @@ def test_more_queues_than_may_be_are_refused_to_both_sides() -> None:
     sender.stage("k", queue="one")
     sender.stage("k", queue="two")
     with driver.nothing_moves():
-        refused = only(sender.offer("k", queue="three"), Refused)
-        assert refused.code is RefusalCode.TOO_MANY_OFFERS
-        assert "max_queues" in refused.words
-        refused = only(Trainer(driver, queue="three").attach(), Refused)
-        assert "max_queues" in refused.words
+        trainer = Trainer(driver, queue="three")
+        for said in (sender.offer("k", queue="three"), sender.advance(1, queue="three"), trainer.attach()):
+            refused = only(said, Refused)
+            assert refused.code is RefusalCode.TOO_MANY
+            assert "max_queues" in refused.words
     sender.reset("one")
     sender.stage("k", queue="three")
 
@@ -88,6 +88,7 @@ def test_more_waits_than_may_be_are_refused_and_a_repeat_is_none(bound: str, oth
     with driver.nothing_moves():
         [refused] = awaits(sender, "k", 200)
         assert isinstance(refused, Refused)
+        assert refused.code is RefusalCode.TOO_MANY
         assert bound in refused.words
         assert awaits(sender, "k", 100) == []
         assert len(awaits(other, "k", 300)) == 1 - others
@@ -197,7 +198,7 @@ def test_a_version_makes_no_queue_beyond_the_limit() -> None:
     sender.stage("k", queue="a")
     with driver.nothing_moves():
         refused = only(sender.say(Advance(id=driver.new_id(), queue="b", policy_version=1)), Refused)
-    assert (refused.code, "max_queues" in refused.words) == (RefusalCode.BAD_REQUEST, True)
+    assert (refused.code, "max_queues" in refused.words) == (RefusalCode.TOO_MANY, True)
 
 
 def test_replacing_an_offer_that_waits_takes_no_more_bytes_than_may_wait() -> None:
