@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,37 +15,33 @@ import zmq
 
 from forebay.shm import Pool, SlotTable, group_id, this_peer
 from forebay.sockets import (
-    BulkReceiver,
     Endpoint,
-    Gate,
     Mailbox,
-    control_frame_limit,
-    fitting_connections,
+    ServerKeys,
     load_server_keys,
     milliseconds_until,
     too_many_frames,
-    waking_signals,
 )
 from forebay.wire import (
-    TRUSTED,
     Arrivals,
     ChunkHeader,
-    Client,
     ControlRequest,
-    DataProtection,
     Incoming,
     LocalError,
+    Peer,
     ProtocolError,
     decode_control_request,
     decode_trainer_request,
 )
 
 from .actions import Action, Address, Channel
-from .adoption import found_slots
+from .adoption import Found, found_slots
 from .executor import Executor
 from .ledger import Ledger
 from .memory_watch import MemoryWatch
+from .server_sockets import ServerSockets
 from .settings import Settings
+from .stop_signals import count_signals, stop_signals
 
 log = logging.getLogger("forebay.daemon")
 
@@ -83,10 +78,17 @@ class Server:
         self._memory = MemoryWatch(settings.max_private_bytes)
         self._stop_at: float | None = None
         self._was_signalled = False
-        self._keys = load_server_keys(settings.key_file, settings.authorised_file)
-        gid = group_id(settings.group)
         me = this_peer("forebay daemon")
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        keys = load_server_keys(settings.key_file, settings.authorised_file)
+        gid = group_id(settings.group)
+        with contextlib.ExitStack() as undo:
+            found = self._open_pool(me, epoch, gid, undo)
+            self._open_sockets(me, keys, gid, undo)
+            undo.pop_all()
+        self._begin(found, me, epoch, software)
+
+    def _open_pool(self, me: Peer, epoch: str, gid: int | None, undo: contextlib.ExitStack) -> Found:
+        settings = self._settings
         self._pool = Pool(
             Path(settings.pool),
             slot_count=settings.slots,
@@ -97,79 +99,58 @@ class Server:
             gid=gid,
         )
         found = found_slots(self._pool)
-        with contextlib.ExitStack() as undo:
-            is_adopted = bool(found.occupied or self._pool.outcomes.found)
-            undo.callback(self._pool.close, keep=settings.keep_pool or is_adopted)
-            undo.callback(self._context.term)
-            self._mailbox = Mailbox()
-            undo.callback(self._mailbox.close)
-            # Others: the lock of each trainer is watched through a descriptor.
-            max_connections = fitting_connections(
-                settings.max_connections, setting="max_connections", endpoints=3, others=1
-            )
-            self._gate = None if self._keys is None else Gate(self._context, self._keys)
-            undo.callback(self._close_gate)
+        is_adopted = bool(found.occupied or self._pool.outcomes.found)
+        undo.callback(self._pool.close, keep=settings.keep_pool or is_adopted)
+        return found
 
-            def bind(name: str) -> Endpoint:
-                endpoint = Endpoint(
-                    self._context,
-                    zmq.ROUTER,
-                    getattr(settings, name),
-                    setting=name,
-                    peer=me,
-                    max_frame_bytes=control_frame_limit(settings.max_manifest_bytes + settings.max_eager_bytes),
-                    max_connections=max_connections,
-                    receive_high_water=settings.control_messages,
-                    keys=self._keys,
-                    gid=gid,
-                )
-                undo.callback(endpoint.close, linger_ms=0)
-                return endpoint
+    def _open_sockets(
+        self, me: Peer, keys: ServerKeys | None, gid: int | None, undo: contextlib.ExitStack
+    ) -> None:
+        self._mailbox = Mailbox()
+        undo.callback(self._mailbox.close)
+        self._incoming = Incoming()
+        self._sockets = ServerSockets(
+            self._settings,
+            me,
+            keys=keys,
+            gid=gid,
+            incoming=self._incoming,
+            target=self._target,
+            complete=self._complete,
+            failed=self._failed,
+        )
+        undo.callback(self._sockets.close, linger_ms=0)
 
-            self._control = bind("control_endpoint")
-            self._trainer = bind("trainer_endpoint")
-            incoming = Incoming()
-            self._data = BulkReceiver(
-                settings.data_endpoint,
-                setting="data_endpoint",
-                peer=me,
-                chunk_bytes=settings.chunk_bytes,
-                receive_chunks=settings.receive_chunks,
-                incoming=incoming,
-                target=self._target,
-                complete=self._complete,
-                failed=self._failed,
-                threads=settings.receive_threads,
-                io_threads=settings.io_threads,
-                max_connections=max_connections,
-                keys=self._keys if settings.data_protection == DataProtection.ENCRYPTED else None,
-                gid=gid,
-            )
-            undo.pop_all()
+    def _begin(self, found: Found, me: Peer, epoch: str, software: str) -> None:
+        """Takes over what was found in the pool."""
         now = time.monotonic()
         self._ledger = Ledger(
-            settings.ledger,
+            self._settings.ledger,
             SlotTable(found.slots),
-            incoming,
+            self._incoming,
             me=me,
             epoch=epoch,
             software=software,
             pool=str(self._pool.path),
-            data_endpoint=self._data.address,
-            data_protection=settings.protection_of_data,
+            data_endpoint=self._sockets.data.address,
+            data_protection=self._settings.protection_of_data,
             now=now,
         )
-        endpoints = {Channel.CONTROL: self._control, Channel.TRAINER: self._trainer}
+        endpoints = {Channel.CONTROL: self._sockets.control, Channel.TRAINER: self._sockets.trainer}
         self._executor = Executor(self._ledger, self._pool, endpoints, self._mailbox)
         self._perform = self._executor.perform
-        self.ready = Ready(
-            pid=me.pid,
-            control_endpoint=self._control.address,
-            data_endpoint=self._data.address,
-            trainer_endpoint=self._trainer.address,
+        self._perform(self._ledger.adopt(found.occupied, self._pool.outcomes.take_found(), now))
+
+    @property
+    def ready(self) -> Ready:
+        """Where it can be reached."""
+        return Ready(
+            pid=os.getpid(),
+            control_endpoint=self._sockets.control.address,
+            data_endpoint=self._sockets.data.address,
+            trainer_endpoint=self._sockets.trainer.address,
             pool=str(self._pool.path),
         )
-        self._perform(self._ledger.adopt(found.occupied, self._pool.outcomes.take_found(), now))
 
     # On the threads that receive.
 
@@ -193,12 +174,12 @@ class Server:
         Args:
             parent_fd: A pipe's reading end; its end-of-file means that the parent is gone.
         """
-        with self._signals():
+        with stop_signals() as self._signal_end:
             self._serve(parent_fd)
 
     def _serve(self, parent_fd: int | None) -> None:
         poller = zmq.Poller()
-        for endpoint in (self._control, self._trainer):
+        for endpoint in (self._sockets.control, self._sockets.trainer):
             poller.register(endpoint.socket, zmq.POLLIN)
             poller.register(endpoint.connections.monitor, zmq.POLLIN)
         poller.register(self._mailbox.fileno(), zmq.POLLIN)
@@ -218,7 +199,7 @@ class Server:
             self._turn(ready, due)
 
     def _turn(self, ready: set[object], due: float | None) -> None:
-        for endpoint in (self._control, self._trainer):
+        for endpoint in (self._sockets.control, self._sockets.trainer):
             if endpoint.connections.monitor in ready:
                 endpoint.connections.attend()
         now = time.monotonic()
@@ -227,10 +208,10 @@ class Server:
         for event in self._mailbox.take():
             event()
         self._executor.flush()
-        if self._trainer.socket in ready:
-            self._receive(Channel.TRAINER, self._trainer, decode_trainer_request, self._ledger.trainer)
-        if self._control.socket in ready:
-            self._receive(Channel.CONTROL, self._control, decode_control_request, self._hear_control)
+        if self._sockets.trainer.socket in ready:
+            self._receive(Channel.TRAINER, self._sockets.trainer, decode_trainer_request, self._ledger.trainer)
+        if self._sockets.control.socket in ready:
+            self._receive(Channel.CONTROL, self._sockets.control, decode_control_request, self._hear_control)
         if due is not None and due <= (now := time.monotonic()):
             self._perform(self._ledger.tick(now))
             self._executor.flush()
@@ -256,31 +237,12 @@ class Server:
         self._executor.flush()
 
     def _hear_control(self, sender: Address, request: ControlRequest, now: float) -> Sequence[Action]:
-        return self._ledger.control(sender, request, now, self._client_of(sender))
-
-    def _client_of(self, sender: Address) -> Client:
-        if self._keys is None or not self._control.is_guarded:
-            return TRUSTED
-        return self._keys.authorised.client_of(sender.user)
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Has SIGTERM and SIGINT written into a pipe that the poll watches."""
-        with waking_signals() as self._signal_end:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda _number, _frame: None)
-            try:
-                yield
-            finally:
-                # Not as before: one more SIGTERM would end the process in the middle of its clean-up.
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    signal.signal(number, signal.SIG_IGN)
+        return self._ledger.control(sender, request, now, self._sockets.client_of(sender))
 
     def _take_signals(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            for _ in os.read(self._signal_end, 64):
-                self._stop(at_once=self._was_signalled)
-                self._was_signalled = True
+        for _ in range(count_signals(self._signal_end)):
+            self._stop(at_once=self._was_signalled)
+            self._was_signalled = True
 
     def _stop(self, *, at_once: bool = False) -> None:
         """Starts to drain, or cuts that short: a second signal does."""
@@ -297,10 +259,6 @@ class Server:
             return False
         return not self._ledger.is_filling or time.monotonic() >= self._stop_at
 
-    def _close_gate(self) -> None:
-        if self._gate is not None:
-            self._gate.close()
-
     def close(self, *, failed: bool = False) -> None:
         """Delivers last answers, closes the sockets, and removes the pool unless it is to be kept.
 
@@ -310,11 +268,7 @@ class Server:
         keep = failed or self._settings.keep_pool
         self._perform(self._ledger.goodbye(kept=keep))
         self._executor.flush()
-        self._data.close()
-        self._control.close(linger_ms=_LINGER_MS)
-        self._trainer.close(linger_ms=_LINGER_MS)
-        self._close_gate()
-        self._context.term()
+        self._sockets.close(linger_ms=_LINGER_MS)
         self._executor.close()
         self._mailbox.close()
         self._pool.close(keep=keep)
