@@ -78,14 +78,15 @@ class Server:
         self._memory = MemoryWatch(settings.max_private_bytes)
         self._stop_at: float | None = None
         self._was_signalled = False
+        self._must_keep = True  # the pool, should the start fail: until it is known that nothing is in it
         me = this_peer("forebay daemon")
         keys = load_server_keys(settings.key_file, settings.authorised_file)
         gid = group_id(settings.group)
         with contextlib.ExitStack() as undo:
             found = self._open_pool(me, epoch, gid, undo)
             self._open_sockets(me, keys, gid, undo)
+            self._begin(found, me, epoch, software, undo)
             undo.pop_all()
-        self._begin(found, me, epoch, software)
 
     def _open_pool(self, me: Peer, epoch: str, gid: int | None, undo: contextlib.ExitStack) -> Found:
         settings = self._settings
@@ -98,9 +99,9 @@ class Server:
             epoch=epoch,
             gid=gid,
         )
+        undo.callback(lambda: self._pool.close(keep=self._must_keep))
         found = found_slots(self._pool)
-        is_adopted = bool(found.occupied or self._pool.outcomes.found)
-        undo.callback(self._pool.close, keep=settings.keep_pool or is_adopted)
+        self._must_keep = settings.keep_pool or bool(found.occupied or self._pool.outcomes.found)
         return found
 
     def _open_sockets(
@@ -121,7 +122,7 @@ class Server:
         )
         undo.callback(self._sockets.close, linger_ms=0)
 
-    def _begin(self, found: Found, me: Peer, epoch: str, software: str) -> None:
+    def _begin(self, found: Found, me: Peer, epoch: str, software: str, undo: contextlib.ExitStack) -> None:
         """Takes over what was found in the pool."""
         now = time.monotonic()
         self._ledger = Ledger(
@@ -138,6 +139,7 @@ class Server:
         )
         endpoints = {Channel.CONTROL: self._sockets.control, Channel.TRAINER: self._sockets.trainer}
         self._executor = Executor(self._ledger, self._pool, endpoints, self._mailbox)
+        undo.callback(self._executor.close)
         self._perform = self._executor.perform
         self._perform(self._ledger.adopt(found.occupied, self._pool.outcomes.take_found(), now))
 
