@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from .ledger_driver import Driver, Sender, Trainer
+from .ledger_driver import Driver
+from .ledger_peers import Sender, Trainer
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import msgspec
 from forebay.daemon.actions import Action, Log
 from forebay.wire import Message, Offer, chunk_checksum
 
-from .ledger_driver import LIMITS, Driver, Sender, manifest_of
+from .ledger_driver import LIMITS, Driver
+from .ledger_peers import Sender, manifest_of
 
 MAX_EAGER_BYTES = 1024
 

@@ -27,7 +27,8 @@ from forebay.wire import (
     Staged,
 )
 
-from .ledger_driver import SLOT_BYTES, chunk_headers, manifest_of
+from .ledger_driver import SLOT_BYTES
+from .ledger_peers import chunk_headers, manifest_of
 
 if TYPE_CHECKING:
     from .ledger_soak import LedgerSoak

@@ -6,7 +6,8 @@ import pytest
 
 from forebay.wire import Attached, Done, Lend, RefusalCode, Refused, Stale
 
-from .ledger_driver import Driver, Sender, Trainer, only
+from .ledger_driver import Driver, only
+from .ledger_peers import Sender, Trainer
 
 EITHER = [("holder1", "holder2"), ("holder2", "holder1")]
 

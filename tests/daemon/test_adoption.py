@@ -6,7 +6,8 @@ import pytest
 
 from forebay.wire import Attached, Done, Granted, Lend, MicroBatchState, Reached, RefusalCode, Refused, Staged
 
-from .ledger_driver import Driver, Sender, Trainer, only
+from .ledger_driver import Driver, only
+from .ledger_peers import Sender, Trainer
 
 
 @pytest.fixture

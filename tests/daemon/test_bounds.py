@@ -21,7 +21,8 @@ from forebay.wire import (
     flatten,
 )
 
-from .ledger_driver import LIMITS, Driver, Sender, Trainer, only
+from .ledger_driver import LIMITS, Driver, only
+from .ledger_peers import Sender, Trainer
 
 
 def queues(driver: Driver) -> list[str]:

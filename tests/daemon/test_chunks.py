@@ -9,7 +9,8 @@ import pytest
 
 from forebay.wire import ChunkFault, ChunkHeader, Granted, Staged
 
-from .ledger_driver import Driver, Sender, Trainer, chunk_headers, only
+from .ledger_driver import Driver, only
+from .ledger_peers import Sender, Trainer, chunk_headers
 
 Change = Callable[[ChunkHeader], ChunkHeader]
 LEASE_S = 10.0

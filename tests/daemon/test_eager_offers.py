@@ -13,7 +13,8 @@ from forebay.shm import SlotState
 from forebay.wire import Granted, Lend, MicroBatchState, Reached, RefusalCode, Refused, Staged, WasReset
 
 from .eager_driver import MAX_EAGER_BYTES, EagerDriver, body_of, offer_eagerly
-from .ledger_driver import Sender, Trainer, only
+from .ledger_driver import only
+from .ledger_peers import Sender, Trainer
 
 LEASE_S = 10.0
 

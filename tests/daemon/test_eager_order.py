@@ -9,7 +9,8 @@ import pytest
 from forebay.wire import Granted, Lend, MicroBatchState, Reached, RefusalCode, Refused, Staged
 
 from .eager_driver import EagerDriver, body_of, offer_eagerly
-from .ledger_driver import Sender, Trainer, only
+from .ledger_driver import only
+from .ledger_peers import Sender, Trainer
 
 
 @pytest.fixture

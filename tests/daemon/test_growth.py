@@ -6,7 +6,8 @@ import pytest
 
 from forebay.wire import Granted, Reached, RefusalCode, Refused
 
-from .ledger_driver import SLOT_BYTES, Driver, Sender, Trainer, only
+from .ledger_driver import SLOT_BYTES, Driver, only
+from .ledger_peers import Sender, Trainer
 
 BIG = 40_000
 

@@ -8,7 +8,8 @@ from forebay.daemon.actions import WriteOutcome, WriteState
 from forebay.shm import SlotState
 from forebay.wire import Done, Gone, Granted, MicroBatchState, Reached, RefusalCode, Refused, Staged
 
-from .ledger_driver import Driver, Sender, Trainer, only
+from .ledger_driver import Driver, only
+from .ledger_peers import Sender, Trainer
 
 
 @pytest.fixture

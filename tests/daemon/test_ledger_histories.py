@@ -26,7 +26,8 @@ from forebay.wire import (
     Stale,
 )
 
-from .ledger_driver import SLOT_BYTES, Driver, Sender, Trainer, chunk_headers, manifest_of
+from .ledger_driver import SLOT_BYTES, Driver
+from .ledger_peers import Sender, Trainer, chunk_headers, manifest_of
 
 KEYS = ("a", "b", "c", "d")
 QUEUES = ("train", "eval")

@@ -30,7 +30,8 @@ from forebay.wire import (
     encode_message,
 )
 
-from .ledger_driver import Driver, Sender, Trainer, only
+from .ledger_driver import Driver, only
+from .ledger_peers import Sender, Trainer
 
 SECRETS = ("secret-key", "secret-queue", "secret-attempt", "trainer-", "4711", "gpu-host")
 """What there is in queues of others: keys, names, attempts, holders."""

@@ -11,7 +11,8 @@ from forebay.shm import SlotState
 from forebay.wire import Abandon, Arrivals, ChunkHeader, Granted, Staged
 
 from .eager_driver import EagerDriver, body_of, offer_eagerly
-from .ledger_driver import Sender, Trainer, chunk_headers, only
+from .ledger_driver import only
+from .ledger_peers import Sender, Trainer, chunk_headers
 
 LEASE_S = 10.0
 
