@@ -133,6 +133,12 @@ class Settings:
         # Here and not only where they are bound: by then the pool's lock is taken.
         for name, address in self._tcp_endpoints.items():
             check_endpoint(name, address)
+        self._check_kinds()
+        self._check_ports()
+        check_exposure(self._tcp_endpoints, key_file=self.key_file, insecure=self.insecure)
+        self._check_differ()
+
+    def _check_kinds(self) -> None:
         if self.control_endpoint.startswith("tcp:") and self.data_endpoint.startswith("ipc:"):
             raise SettingError(
                 "setting data_endpoint",
@@ -145,11 +151,14 @@ class Settings:
                 got=self.trainer_endpoint,
                 limit="an ipc address: trainers share this host's memory",
             )
+
+    def _check_ports(self) -> None:
         for name, address in self._tcp_endpoints.items():
             port = address.rpartition(":")[2]
             if address.startswith("tcp:") and port.isdecimal() and int(port) > _MAX_PORT:
                 raise SettingError(f"setting {name}", got=address, limit=f"a port up to {_MAX_PORT}")
-        check_exposure(self._tcp_endpoints, key_file=self.key_file, insecure=self.insecure)
+
+    def _check_differ(self) -> None:
         addresses = (*self._tcp_endpoints.values(), self.trainer_endpoint)
         fixed = [address for address in addresses if not address.endswith(":*")]
         if len(set(fixed)) != len(fixed):
