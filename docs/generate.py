@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from api_page import api_page
+
 from forebay.benchmarks.goals import GOALS
 from forebay.daemon import Settings
 from forebay.orchestrator_client.ahead_states import AHEAD_TRANSITIONS
@@ -184,6 +186,7 @@ def _performance() -> dict[str, Any]:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "api": api_page,
     "performance-run": performance_run,
     "performance-goals": performance_goals,
     "performance-ways": performance_ways,

@@ -10,8 +10,8 @@ import forebay
 async def main() -> None:
     async with forebay.StagingClient() as client:
         for step in range(3):
-            batch = {"tokens": np.full((4, 1024), step, np.int32), "policy_version": 7}
-            result = await client.stage(batch, key=f"step-{step}")
+            batch = {"tokens": np.full((4, 1024), step, np.int32), "temperature": 0.7}
+            result = await client.stage(batch, key=f"step-{step}", policy_version=7)
             if isinstance(result, forebay.Refusal):
                 raise SystemExit(result.words)
             print("staged", result.key)

@@ -12,4 +12,4 @@ with forebay.attach("train") as queue:
             tokens = batch.tree["tokens"]
             value = loss(tokens)
             batch.dispatched(value)  # from here on the next one is promoted
-            print(batch.key, tokens.shape, batch.tree["policy_version"], value)
+            print(batch.key, tokens.shape, batch.tree["temperature"], value)
