@@ -21,7 +21,8 @@ that it knows the key to be consumed. The rules:
 - `leaked_bytes`: what is left in the soak's folders in shared memory, for sockets and for temporary files after
   the orderly end, a name without bytes counting as one; and what the pool grew beyond its limit.
 - `unexplained_errors`: errors, refusals, keys told gone, exit codes and log lines of level ERROR which no injected
-  fault explains, see `soak_explained`; and keys that had no outcome in the end.
+  fault explains, see `soak_explained`; keys that had no outcome in the end; what was trained though it must not
+  be, see `soak_staleness`; and what strangers got, see `soak_strangers`.
 """
 
 from __future__ import annotations

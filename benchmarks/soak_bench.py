@@ -14,10 +14,12 @@ from typing import Final
 from .soak_accounts import account, history, recoveries, troubles_of
 from .soak_evidence import Evidence, Trouble
 from .soak_explained import explanation_of
-from .soak_faults import CUT, FULL, KILL, STOP, TERM, TRAINER, Fault, chosen, plan
+from .soak_faults import CUT, FULL, KILL, STOP, STRANGER, TERM, TRAINER, Fault, chosen, plan
 from .soak_place import Place
 from .soak_result import SoakResult, SoakSettings
 from .soak_run import Run, RunResult
+from .soak_staleness import trained_anyway
+from .soak_words import STALE, Told
 
 _SHOWN: Final = 50
 _STAND_INS: Final = (
@@ -34,10 +36,13 @@ def run(settings: SoakSettings) -> SoakResult:
     """
     kinds = chosen(settings.faults)
     left_out = []
-    with Place(Path(settings.shm), settings.keep, settings.slots) as place:
+    with Place(Path(settings.shm), settings.keep, settings.slots, has_keys=settings.keys) as place:
         if FULL in kinds and not place.is_private_mount:
             left_out.append(f"{FULL}: {settings.shm} is no empty mount of the soak's own, and others would suffer")
             kinds = tuple(kind for kind in kinds if kind != FULL)
+        if STRANGER in kinds and place.keys is None:
+            left_out.append(f"{STRANGER}: without keys everybody may enter")
+            kinds = tuple(kind for kind in kinds if kind != STRANGER)
         faults = plan(settings.seed, 60 * settings.minutes, kinds)
         found = Run(settings, place, faults).run()
     return _result(settings, found, left_out, list(kinds), faults)
@@ -51,7 +56,8 @@ def _result(
     evidence = Evidence(found.injected, found.lives, found.told, found.did)
     explained: collections.Counter[str] = collections.Counter()
     unexplained: list[Trouble] = []
-    for trouble in (*found.troubles, *troubles_of(found.told, TRAINER, found.did)):
+    troubles = (*found.troubles, *troubles_of(found.told, TRAINER, found.did), *trained_anyway(evidence))
+    for trouble in sorted(troubles, key=lambda trouble: trouble.at):
         explanation = explanation_of(trouble, evidence)
         if explanation is None:
             unexplained.append(trouble)
@@ -66,6 +72,9 @@ def _result(
         terms=by_kind[TERM],
         stalls=by_kind[STOP],
         cuts=by_kind[CUT],
+        resets=sum(line.what is Told.WAS_RESET for line in everything),
+        stale=sum(line.what is Told.DROPPED and line.code == STALE for line in everything),
+        strangers=by_kind[STRANGER],
         lost=len(accounts.lost),
         duplicated=len(accounts.duplicated),
         wrong_bytes=len(accounts.wrong_bytes),

@@ -91,6 +91,7 @@ class Evidence:
     Attributes:
         injected: As it was given.
         did: As it was given.
+        told: As it was given.
         absences: What the faults made of it.
     """
 
@@ -103,8 +104,8 @@ class Evidence:
     ) -> None:
         self.injected = injected
         self.did = did
+        self.told = told
         self._lives = lives
-        self._told = told
         self.absences = tuple(self._find_absences())
 
     def _find_absences(self) -> Iterator[Absence]:
@@ -129,6 +130,15 @@ class Evidence:
             calm_since = max(calm_since, back_at)
         return max(longest_s, end - calm_since)
 
+    def away_s(self, parties: Collection[str], begin: float, end: float) -> float:
+        """Returns for how much of the time between two seconds at least one of some parties was away."""
+        away = sorted((each.begin, each.end) for each in self.absences if each.who in parties)
+        total_s, counted_to = 0.0, begin
+        for went_at, back_at in away:
+            total_s += max(0.0, min(back_at, end) - max(went_at, counted_to))
+            counted_to = max(counted_to, back_at)
+        return total_s
+
     def faults(self, victim: str, *kinds: str, until: float) -> list[Injected]:
         """Returns the faults of some kinds that a victim had met by a second."""
         return [
@@ -148,7 +158,7 @@ class Evidence:
 
     def book_of(self, trouble: Trouble) -> list[OrchestratorLine]:
         """Returns what its orchestrator had written of a trouble's key until then, with the trouble itself."""
-        lines = self._told.get(trouble.who, ())
+        lines = self.told.get(trouble.who, ())
         return [line for line in lines if line.key == trouble.key and line.at <= trouble.at]
 
     def took_s(self, trouble: Trouble) -> float:
@@ -160,7 +170,7 @@ class Evidence:
         """Returns when the same process had met the same trouble before, with any key."""
         return [
             line.at
-            for line in self._told.get(trouble.who, ())
+            for line in self.told.get(trouble.who, ())
             if line.at < trouble.at and (line.life, line.code) == (trouble.life, trouble.name)
         ]
 
@@ -186,14 +196,20 @@ class Evidence:
         """Tells whether the trainer had trained a trouble's key to its end."""
         return any(line.what is Did.END and line.key == trouble.key and line.at <= trouble.at for line in self.did)
 
+    def trainers_that_had_it(self, trouble: Trouble) -> set[int]:
+        """Returns the lives of the trainer that had a trouble's key on their device, by their book."""
+        had = (line for line in self.did if line.what in (Did.TRANSFER, Did.BEGIN) and line.at <= trouble.at)
+        return {line.life for line in had if line.key == trouble.key}
+
     def trainer_that_had_it_ended(self, trouble: Trouble) -> bool:
         """Tells whether the life of the trainer was ended that had a trouble's key.
 
-        What waits on the device is in no book yet; then it may be any that was ended since the key was staged.
+        One that was ended just then may not have written that; so if none did, it may be any that was ended since
+        the key was staged.
         """
         ended = self.faults(TRAINER, KILL, TERM, until=trouble.at)
-        begun = [line.life for line in self.did if line.key == trouble.key and line.what is Did.BEGIN]
-        if begun:
-            return any(each.life in begun for each in ended)
+        had = self.trainers_that_had_it(trouble)
+        if had:
+            return any(each.life in had for each in ended)
         staged_at = min((line.at for line in self.book_of(trouble)), default=float("inf"))
         return any(each.at >= staged_at for each in ended)

@@ -16,10 +16,9 @@ from typing import Final
 from .soak_evidence import POOL, Evidence, Injected, Trouble, wire_of
 from .soak_faults import DAEMON, FULL, KILL, ORCHESTRATORS, TERM, TRAINER
 from .soak_parties import ATTACH_S, CONNECT_S, SILENCE_S, TIMEOUT_S, WAIT_S
-from .soak_words import Did
+from .soak_staleness import ANSWER_S, was_reset, was_stale
+from .soak_words import STALE, Did
 
-_ANSWER_S: Final = 1.0
-"""For an answer, with all there: to dial (0.1 s), to say hello and repeat (0.3 s each), and busy processors."""
 _TURN_S: Final = 2.0
 """For a key to be staged and trained, with all there: half need 0.05 s, but a trainer that is new compiles."""
 _ATTACHED_S: Final = 3.0
@@ -76,12 +75,12 @@ def _fresh(trouble: Trouble, evidence: Evidence, since: float, calm_s: float, *o
 
 def _drained(trouble: Trouble, evidence: Evidence) -> bool:
     ends = (evidence.end_of(DAEMON, each.life) for each in evidence.faults(DAEMON, TERM, until=trouble.at))
-    return any(_fresh(trouble, evidence, end, _ANSWER_S) for end in ends)
+    return any(_fresh(trouble, evidence, end, ANSWER_S) for end in ends)
 
 
 def _was_full(trouble: Trouble, evidence: Evidence) -> bool:
     fulls = evidence.faults(POOL, FULL, until=trouble.at)
-    return any(_fresh(trouble, evidence, each.over_at, _ANSWER_S, DAEMON) for each in fulls)
+    return any(_fresh(trouble, evidence, each.over_at, ANSWER_S, DAEMON) for each in fulls)
 
 
 def _daemon_is_new_to_it(trouble: Trouble, evidence: Evidence) -> bool:
@@ -97,11 +96,11 @@ def _daemon_is_new_to_it(trouble: Trouble, evidence: Evidence) -> bool:
 
 
 _connecting: Final = _waited(CONNECT_S, _TURN_S, DAEMON)
-_silent: Final = _waited(SILENCE_S, _ANSWER_S, DAEMON)
+_silent: Final = _waited(SILENCE_S, ANSWER_S, DAEMON)
 _offering: Final = _waited(WAIT_S, _TURN_S, DAEMON, TRAINER)
 _calling: Final = _waited(TIMEOUT_S, _TURN_S, DAEMON, TRAINER)
 _attaching: Final = _waited(ATTACH_S, _ATTACHED_S, DAEMON)
-_closing: Final = _waited(_CLOSE_S, _ANSWER_S, DAEMON)
+_closing: Final = _waited(_CLOSE_S, ANSWER_S, DAEMON)
 
 
 def _found_no_slot(trouble: Trouble, evidence: Evidence) -> bool:
@@ -110,7 +109,7 @@ def _found_no_slot(trouble: Trouble, evidence: Evidence) -> bool:
 
 def _fell_silent(trouble: Trouble, evidence: Evidence) -> bool:
     """A call waits until the daemon was silent for long; while it stays so, the next ones wait for one repeat."""
-    told_before = any(_fresh(trouble, evidence, at, _ANSWER_S, DAEMON) for at in evidence.errors_before(trouble))
+    told_before = any(_fresh(trouble, evidence, at, ANSWER_S, DAEMON) for at in evidence.errors_before(trouble))
     took_long = evidence.took_s(trouble) >= SILENCE_S - _CLOCK_S
     return (took_long or told_before) and _silent(trouble, evidence)
 
@@ -223,6 +222,20 @@ EXPLANATIONS: Final = (
         "lost",
         lambda trouble, evidence: evidence.trainer_that_had_it_ended(trouble),
         "it was on the device of a trainer that is gone, and the daemon says so by name",
+    ),
+    Explanation(
+        _ORCHESTRATOR,
+        "gone",
+        "dropped",
+        was_reset,
+        "the queue was reset while it was there, or on its way",
+    ),
+    Explanation(
+        _ORCHESTRATOR,
+        "gone",
+        STALE,
+        was_stale,
+        "its time was over, or its version too far behind one that the queue was told",
     ),
     Explanation(
         TRAINER,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -16,6 +17,9 @@ CUT: Final = "cut"
 GARBAGE: Final = "garbage"
 CANCEL: Final = "cancel"
 FULL: Final = "full"
+RESET: Final = "reset"
+ADVANCE: Final = "advance"
+STRANGER: Final = "stranger"
 
 FAULTS: Final = {
     KILL: "SIGKILL; the process is started again at once",
@@ -25,6 +29,9 @@ FAULTS: Final = {
     GARBAGE: "a hostile peer sends garbage to every port",
     CANCEL: "a stage call under way is cancelled",
     FULL: "a filler takes what is left of the pool's mount, for a while; only on a mount of the soak's own",
+    RESET: "an orchestrator resets the queue, and all go back to an older policy version",
+    ADVANCE: "the queue is told the next policy version; some micro-batches are behind it, or expire",
+    STRANGER: "somebody without the right keys or rights asks for everything; only where there are keys",
 }
 """Every kind of fault, and what it is."""
 
@@ -32,6 +39,8 @@ DAEMON: Final = "daemon"
 TRAINER: Final = "trainer"
 ORCHESTRATORS: Final = ("orchestrator-0", "orchestrator-1")
 ROLES: Final = (DAEMON, TRAINER, *ORCHESTRATORS)
+_EVERY_PORT: Final = "every port"
+_EVERY_ORCHESTRATOR: Final = "every orchestrator"
 
 DROP: Final = "drop"
 SWALLOW: Final = "swallow"
@@ -49,6 +58,12 @@ _STOP_S: Final = (1.5 * LEASE_S, 4.0)
 _CUT_S: Final = (0.3, 4.0)
 _EARLY: Final = 0.15
 _FULL_S: Final = (0.5, 3.0)
+_PACES: Final = {RESET: (5.0, 15.0), ADVANCE: (1.5, 5.0), STRANGER: (4.0, 12.0)}
+"""Seconds from one to the next of what is no violence: it comes at its own pace, beside the others."""
+_BACK: Final = 3
+"""Policy versions that a reset goes back."""
+MAX_VERSIONS_BEHIND: Final = 2
+"""The daemon's setting: fewer than a reset goes back, so that what comes next counts only if it forgot."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,6 +78,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         lasts_s: Seconds until it is over; 0 for what has no duration.
         early: Whether a process is hit even while it starts; otherwise the fault waits until it is at work.
         seed: Of what is random within it.
+        version: Of an advance or a reset: the policy version from then on.
     """
 
     at_s: float
@@ -73,6 +89,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lasts_s: float = 0.0
     early: bool = False
     seed: int = 0
+    version: int = 0
 
     @property
     def name(self) -> str:
@@ -106,17 +123,44 @@ def plan(seed: int, seconds: float, kinds: tuple[str, ...]) -> list[Fault]:
         seconds: For which faults are injected.
         kinds: Which kinds may be among them.
     """
-    if not kinds:
-        return []
-    chance = random.Random(seed)
+    violence = [kind for kind in kinds if kind in _WEIGHTS]
+    faults = list(_drawn(random.Random(seed), seconds, violence)) if violence else []
+    for kind, pace_s in _PACES.items():
+        if kind in kinds:
+            faults += _paced(random.Random(f"{seed}/{kind}"), seconds, kind, pace_s)
+    return _with_versions(sorted(faults, key=lambda fault: fault.at_s))
+
+
+def _drawn(chance: random.Random, seconds: float, kinds: list[str]) -> Iterator[Fault]:
     weights = [_WEIGHTS[kind] for kind in kinds]
-    faults = []
     at_s = 1.0
     while at_s < seconds:
         (kind,) = chance.choices(kinds, weights)
-        faults.append(_fault(chance, at_s, kind))
+        yield _fault(chance, at_s, kind)
         at_s += chance.uniform(*_GAP_S)
-    return faults
+
+
+def _paced(chance: random.Random, seconds: float, kind: str, pace_s: tuple[float, float]) -> Iterator[Fault]:
+    victims = {RESET: ORCHESTRATORS, ADVANCE: (_EVERY_ORCHESTRATOR,), STRANGER: (_EVERY_PORT,)}[kind]
+    at_s = chance.uniform(*pace_s)
+    while at_s < seconds:
+        seed = chance.getrandbits(32)
+        yield Fault(at_s=round(at_s, 3), kind=kind, victim=chance.choice(victims), seed=seed)
+        at_s += chance.uniform(*pace_s)
+
+
+def _with_versions(faults: list[Fault]) -> list[Fault]:
+    """Gives each advance and each reset the policy version that holds from then on."""
+    version = 0
+    found = []
+    for fault in faults:
+        if fault.kind == ADVANCE:
+            version += 1
+        elif fault.kind == RESET:
+            version = max(0, version - _BACK)
+        is_about_it = fault.kind in (ADVANCE, RESET)
+        found.append(msgspec.structs.replace(fault, version=version) if is_about_it else fault)
+    return found
 
 
 def _fault(chance: random.Random, at_s: float, kind: str) -> Fault:
@@ -132,7 +176,7 @@ def _fault(chance: random.Random, at_s: float, kind: str) -> Fault:
             lasts_s=0.0 if how == DROP else round(chance.uniform(*_CUT_S), 3),
         )
     if kind == GARBAGE:
-        return Fault(at_s=at_s, kind=kind, victim="every port", seed=chance.getrandbits(32))
+        return Fault(at_s=at_s, kind=kind, victim=_EVERY_PORT, seed=chance.getrandbits(32))
     if kind == CANCEL:
         return Fault(at_s=at_s, kind=kind, victim=chance.choice(ORCHESTRATORS), seed=chance.getrandbits(32))
     if kind == FULL:

@@ -12,10 +12,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from .soak_evidence import Injected
-from .soak_faults import CANCEL, CUT, FULL, GARBAGE, KILL, STOP, TERM, Fault
+from .soak_faults import (
+    ADVANCE,
+    CANCEL,
+    CUT,
+    FULL,
+    GARBAGE,
+    KILL,
+    ORCHESTRATORS,
+    RESET,
+    STOP,
+    STRANGER,
+    TERM,
+    Fault,
+)
 from .soak_hostile import send_garbage
 from .soak_party import Party
 from .soak_place import Place
+from .soak_strangers import knock
 from .soak_wire import Wire
 from .soak_words import now
 
@@ -33,10 +47,12 @@ class Injection:
 
     Attributes:
         injected: Every fault that was, so far.
+        got: What strangers got, who may get nothing: the monotonic second, and what.
     """
 
     def __init__(self, place: Place, parties: Mapping[str, Party], wires: Mapping[str, Wire]) -> None:
         self.injected: list[Injected] = []
+        self.got: list[tuple[float, str]] = []
         self._place = place
         self._parties = parties
         self._wires = wires
@@ -101,16 +117,29 @@ class Injection:
             self._end_later(injected, functools.partial(wire.end, fault.how, fault.way))
         elif fault.kind == CANCEL:
             self._parties[fault.victim].order(f"cancel {fault.seed}")
-        elif fault.kind == GARBAGE:
-            place = self._place
-            ports = (place.control_endpoint, place.data_endpoint, place.trainer_endpoint)
-            thread = threading.Thread(target=send_garbage, args=(fault.seed, ports), daemon=True)
+        elif fault.kind in (RESET, ADVANCE):
+            for name in ORCHESTRATORS:
+                # At a reset all go back, but one says so.
+                words = "version" if fault.kind == RESET and name != fault.victim else fault.kind
+                self._parties[name].order(f"{words} {fault.version}")
+        elif fault.kind in (GARBAGE, STRANGER):
+            visit = {GARBAGE: self._send_garbage, STRANGER: self._knock}[fault.kind]
+            thread = threading.Thread(target=visit, args=(fault.seed,), daemon=True)
             self._threads.append(thread)
             thread.start()
         elif fault.kind == FULL:
             self._place.fill()
             self._end_later(injected, self._place.make_room)
         return True
+
+    def _send_garbage(self, seed: int) -> None:
+        place = self._place
+        send_garbage(seed, (place.control_endpoint, place.data_endpoint, place.trainer_endpoint))
+
+    def _knock(self, seed: int) -> None:
+        assert self._place.keys is not None
+        got = knock(seed, self._place.control_endpoint, self._place.keys)
+        self.got.extend((now(), words) for words in got)
 
     def _signal(self, injected: Injected) -> bool:
         party, kind = self._parties[injected.fault.victim], injected.fault.kind

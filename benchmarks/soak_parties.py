@@ -11,10 +11,11 @@ import msgspec
 
 from forebay.wire import CODECS
 
-from .soak_faults import DAEMON, ORCHESTRATORS, TRAINER
+from .soak_faults import ADVANCE, DAEMON, ORCHESTRATORS, TRAINER, chosen
 from .soak_party import Party
 from .soak_place import Place
 from .soak_result import SoakSettings
+from .soak_wire import Wire
 
 _CODECS: Final = ("auto", *CODECS)
 _TRAINER_CAP: Final = 2
@@ -41,14 +42,14 @@ _BAD_WORDS: Final = (
 
 
 def make_parties(
-    settings: SoakSettings, place: Place, endpoints: Mapping[str, str], keeps_pool: Callable[[], bool]
+    settings: SoakSettings, place: Place, wires: Mapping[str, Wire], keeps_pool: Callable[[], bool]
 ) -> list[Party]:
     """Makes the daemon, the trainer and the orchestrators; none of them runs yet.
 
     Args:
         settings: Of the soak.
         place: Folders and ports.
-        endpoints: By orchestrator: where it dials.
+        wires: By orchestrator: where it dials.
         keeps_pool: Tells whether the next daemon leaves its pool at an orderly end.
     """
 
@@ -73,13 +74,13 @@ def make_parties(
         ),
         party(TRAINER, trainer, place.environment),
         *(
-            party(name, _orchestrator(settings, place, name, endpoints[name]), place.environment)
+            party(name, _orchestrator(settings, place, name, wires[name]), place.environment)
             for name in ORCHESTRATORS
         ),
     ]
 
 
-def _orchestrator(settings: SoakSettings, place: Place, name: str, endpoint: str) -> Callable[[int], list[str]]:
+def _orchestrator(settings: SoakSettings, place: Place, name: str, wire: Wire) -> Callable[[int], list[str]]:
     first = ORCHESTRATORS.index(name)
 
     def command(life: int) -> list[str]:
@@ -87,7 +88,10 @@ def _orchestrator(settings: SoakSettings, place: Place, name: str, endpoint: str
             "name": name,
             "life": life,
             "seed": settings.seed,
-            "endpoint": endpoint,
+            "endpoint": wire.endpoint,
+            "data_endpoint": wire.data_endpoint,
+            **place.keys_of(name)._asdict(),
+            "has_versions": ADVANCE in chosen(settings.faults),
             "book": str(place.books / f"{name}.jsonl"),
             "in_flight": settings.in_flight,
             # Each life another one, so that every codec meets faults.

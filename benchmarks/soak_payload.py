@@ -24,6 +24,9 @@ _SIZES: Final = (
     (0.05, 24 * MIB, 44 * MIB),
 )
 """Share of the micro-batches, and the bytes of their large leaf: few come with their offer, many in chunks."""
+_EXPIRING: Final = 0.15
+"""Share of the micro-batches that expire."""
+_EXPIRES_S: Final = (0.01, 3.0)
 _ROWS: Final = 64
 _COLUMNS: Final = 8
 _DTYPES: Final[tuple[Any, ...]] = (
@@ -100,6 +103,20 @@ def micro_batch(seed: int, key: str) -> dict[str, Any]:
             _leaf(chance, bits, large_bytes - large_bytes // 2),
         ]
     return tree
+
+
+def freshness(seed: int, key: str) -> tuple[int | None, float | None]:
+    """Returns how many policy versions a key is behind at first, and in how many seconds it expires.
+
+    None where it says nothing of that.
+    """
+    chance = random.Random(f"{seed}/{key}/freshness")
+    (behind,) = chance.choices((None, 0, 1, 2, 3), (0.1, 0.6, 0.15, 0.1, 0.05))
+    if chance.random() >= _EXPIRING:
+        return behind, None
+    shortest_s, longest_s = _EXPIRES_S
+    # As many below a tenth of the longest time as above it, or nearly: most keys are trained within 0.1 s.
+    return behind, round(shortest_s * (longest_s / shortest_s) ** chance.random(), 3)
 
 
 def _large_bytes(chance: random.Random) -> int:

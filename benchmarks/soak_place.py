@@ -13,7 +13,8 @@ from typing import Final, Self
 
 from forebay.wire import MIB, HostError
 
-from .soak_faults import LEASE_S, ORCHESTRATORS, ROLES
+from .soak_faults import LEASE_S, MAX_VERSIONS_BEHIND, ORCHESTRATORS, ROLES
+from .soak_keys import ClientKeyFiles, SoakKeys
 from .soak_payload import MAX_BODY_BYTES
 from .soak_wire import address, free_ports
 
@@ -33,6 +34,7 @@ class Place:
         shm: Folder on a tmpfs.
         keep: Folder for books and logs, or None for a temporary one.
         slots: Of the pool.
+        has_keys: Whether the daemon asks for keys.
 
     Attributes:
         books: Folder of books and logs.
@@ -40,12 +42,13 @@ class Place:
         control_port: Of the daemon.
         data_port: Of the daemon.
         proxy_ports: By orchestrator: of its proxy's control and data.
+        keys: The daemon's and its clients'; None if there are none.
 
     Raises:
         HostError: A folder cannot be had.
     """
 
-    def __init__(self, shm: Path, keep: str | None, slots: int) -> None:
+    def __init__(self, shm: Path, keep: str | None, slots: int, *, has_keys: bool = False) -> None:
         try:
             self.is_private_mount = shm.is_mount() and shm.resolve() != _SHM and not any(shm.iterdir())
             self._shared = Path(tempfile.mkdtemp(prefix=f"forebay-{os.geteuid()}-soak-", dir=shm))
@@ -66,6 +69,7 @@ class Place:
         self._runtime = self._private / "run"
         for folder in (self._temp, self._runtime):
             folder.mkdir(mode=0o700)
+        self.keys = SoakKeys(self._private) if has_keys else None
 
     @property
     def pool(self) -> Path:
@@ -92,6 +96,10 @@ class Place:
         """Where trainers attach."""
         return f"ipc://{self._shared}/trainer.sock"
 
+    def keys_of(self, client: str) -> ClientKeyFiles:
+        """Returns the key files of a client; empty if there are none."""
+        return ClientKeyFiles() if self.keys is None else self.keys.of(client)
+
     def environment(self) -> dict[str, str]:
         """Returns the environment of every process: this one's, without Forebay's, and with its own folders."""
         inherited = {
@@ -105,7 +113,7 @@ class Place:
 
     def daemon_environment(self, *, keep_pool: bool) -> dict[str, str]:
         """Returns the environment of a daemon."""
-        settings = {
+        settings: dict[str, object] = {
             "control_endpoint": self.control_endpoint,
             "data_endpoint": self.data_endpoint,
             "trainer_endpoint": self.trainer_endpoint,
@@ -116,9 +124,12 @@ class Place:
             "slot_max_bytes": MAX_BODY_BYTES,
             "remembered_keys": _REMEMBERED_KEYS,
             "fill_lease_s": LEASE_S,
+            "max_versions_behind": MAX_VERSIONS_BEHIND,
             "drain_s": 1,
             "log_level": "info",
         }
+        if self.keys is not None:
+            settings |= self.keys.of_daemon()
         return self.environment() | {f"FOREBAY_{name.upper()}": str(value) for name, value in settings.items()}
 
     def bytes_beyond_limit(self) -> int:

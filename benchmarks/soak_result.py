@@ -22,6 +22,7 @@ class SoakSettings(msgspec.Struct, frozen=True, kw_only=True):
         watchdog_s: Seconds without a trained micro-batch, though all are at work, after which the soak gives up.
         shm: Folder for the pool, on a tmpfs. Only a mount of its own, with nothing in it, is ever filled up.
         keep: Folder for books and logs, which stay there; default a temporary one.
+        keys: Whether the daemon lets in nobody without a key that it knows.
     """
 
     minutes: float = 3.0
@@ -32,6 +33,7 @@ class SoakSettings(msgspec.Struct, frozen=True, kw_only=True):
     watchdog_s: float = 60.0
     shm: str = "/dev/shm"
     keep: str | None = None
+    keys: bool = True
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -55,6 +57,9 @@ class SoakResult(msgspec.Struct, frozen=True, kw_only=True):
         terms: Processes ended by SIGTERM.
         stalls: Processes stopped, and continued after a while.
         cuts: Cuts of the network between an orchestrator and the daemon.
+        resets: Of the queue, that were answered.
+        stale: Keys that were told stale.
+        strangers: Visits by those without the keys or rights for what they asked.
         lost: Keys without a trace.
         duplicated: Keys trained twice.
         wrong_bytes: Digests that differ.
@@ -85,6 +90,9 @@ class SoakResult(msgspec.Struct, frozen=True, kw_only=True):
     terms: int
     stalls: int
     cuts: int
+    resets: int
+    stale: int
+    strangers: int
     lost: int
     duplicated: int
     wrong_bytes: int

@@ -15,6 +15,7 @@ from forebay.wire import ForebayError, Status
 from .soak_evidence import Injected, Trouble
 from .soak_faults import DAEMON, ORCHESTRATORS, TERM, TRAINER, Fault, chosen
 from .soak_injection import Injection, say
+from .soak_keys import INSPECTOR
 from .soak_parties import bad_lines, make_parties, tail
 from .soak_party import Life, Party
 from .soak_place import Place
@@ -94,8 +95,7 @@ class Run:
                 place = self._place
                 wire = Wire(place.control_port, place.data_port, place.proxy_ports[name])
                 self._wires[name] = stack.enter_context(wire)
-            endpoints = {name: wire.endpoint for name, wire in self._wires.items()}
-            for party in make_parties(self._settings, self._place, endpoints, lambda: self._keeps_pool):
+            for party in make_parties(self._settings, self._place, self._wires, lambda: self._keeps_pool):
                 self._parties[party.name] = stack.enter_context(party)
                 # Who is started before all that it needs meets trouble that no fault explains.
                 party.wait_until_at_work(self._settings.watchdog_s)
@@ -158,7 +158,8 @@ class Run:
 
     def _status(self) -> Status | str:
         async def ask() -> Status:
-            async with StagingClient(self._place.control_endpoint, name="soak", timeout_s=5.0) as client:
+            keys = self._place.keys_of(INSPECTOR)._asdict()
+            async with StagingClient(self._place.control_endpoint, name="soak", timeout_s=5.0, **keys) as client:
                 return await client.status()
 
         try:
@@ -223,6 +224,8 @@ class Run:
         result.lives = {party.name: party.lives for party in self._parties.values()}
         starts = [life.at_work_at for life in result.lives[DAEMON] if life.at_work_at]
         result.daemon_starts_s = [round(at - result.began_at, 2) for at in starts]
+        for at, words in self._injection.got:
+            result.troubles.append(Trouble(at=at, who="stranger", kind="stranger", name="let_in", words=words))
         for party in self._parties.values():
             self._collect_ends(party)
             for line in bad_lines(party.log):

@@ -7,10 +7,13 @@ standard input does.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
+import random
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +22,7 @@ import jax.numpy as jnp
 import msgspec
 
 from forebay.daemon import start_logging
-from forebay.trainer import StagingQueue, TrainerSettings, attach
+from forebay.trainer import StagePromote, StagingQueue, TrainerSettings, attach
 from forebay.trainer.conversation import Conversation
 from forebay.wire import BrokenError, Done, Finished, ForebayError, TrainerReply, TrainerRequest, words_of
 
@@ -28,6 +31,11 @@ from .soak_words import QUEUE, Book, Did, TrainerLine, now, say_at_work
 
 _WAIT_S: Final = 3600.0
 """For a micro-batch: that there is none for long is for the watchdog of the soak to say."""
+
+
+_LONG_STEP_S: Final = 0.3
+_LONG_STEPS: Final = 0.05
+"""Share of the steps that take long, so that micro-batches wait now and then, and may be reset or become stale."""
 
 
 class SoakTrainerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +119,8 @@ class Trainer:
                 loss, gradient = _loss_and_gradient(self._weights, example.inputs, example.targets)
                 batch.dispatched(loss)
                 self._weights = jax.block_until_ready(self._weights - 0.01 * gradient)
+                if random.Random(batch.key).random() < _LONG_STEPS:
+                    time.sleep(_LONG_STEP_S)
                 # Once more: a slot that is filled anew must not change what is held here.
                 self._write(Did.END, batch.key, digest=digest(batch.tree))
 
@@ -118,14 +128,38 @@ class Trainer:
         """Writes down that the daemon knows a key to be consumed."""
         self._write(Did.HEARD, key)
 
+    def transferred(self, key: str, began_at: float) -> None:
+        """Writes down when a transfer to the device began."""
+        self._write(Did.TRANSFER, key, at=began_at)
+
     def _failed(self, error: ForebayError) -> None:
         self._write(Did.ERROR, code=type(error).__name__, words=words_of(error))
 
-    def _write(self, what: Did, key: str = "", *, digest: str = "", code: str = "", words: str = "") -> None:
+    def _write(
+        self, what: Did, key: str = "", *, at: float = 0.0, digest: str = "", code: str = "", words: str = ""
+    ) -> None:
         line = TrainerLine(
-            at=now(), life=self._settings.life, what=what, key=key, digest=digest, code=code, words=words
+            at=at or now(), life=self._settings.life, what=what, key=key, digest=digest, code=code, words=words
         )
         self._book.write(line)
+
+
+class TransferNotes(logging.Handler):
+    """Has a trainer note when each transfer to its device began: the log's records carry their events.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__()
+        self._trainer = trainer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        event = getattr(record, "event", None)
+        if isinstance(event, StagePromote):
+            self._trainer.transferred(event.key, event.ended_at - event.transfer_s)
 
 
 def note_confirmations(trainer: Trainer) -> None:
@@ -155,6 +189,7 @@ def main() -> None:
     start_logging("info")
     trainer = Trainer(msgspec.json.decode(sys.argv[1], type=SoakTrainerSettings))
     note_confirmations(trainer)
+    logging.getLogger("forebay").addHandler(TransferNotes(trainer))
     signal.signal(signal.SIGTERM, lambda _number, _frame: trainer.leave())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.exit(trainer.run())

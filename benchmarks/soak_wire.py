@@ -1,7 +1,6 @@
 """A stand-in for the network between an orchestrator and the daemon: a proxy that cuts what it carries.
 
-It forwards TCP, whatever the bytes, with one exception: the daemon's own data address, which it tells in its
-welcome, is replaced by the proxy's, of the same length. So bulk data comes by here as well.
+It forwards TCP, whatever the bytes, and has a port for each of the daemon's two.
 """
 
 from __future__ import annotations
@@ -54,15 +53,14 @@ class Wire:
 
     Attributes:
         endpoint: Where the orchestrator dials.
-        data_endpoint: The daemon's own; wherever it tells that, the proxy tells its own.
+        data_endpoint: Where it sends its chunks.
     """
 
     def __init__(self, control_port: int, data_port: int, own_ports: tuple[int, int]) -> None:
         own_control, own_data = own_ports
         self.endpoint = address(own_control)
-        self.data_endpoint = address(data_port)
+        self.data_endpoint = address(own_data)
         self._routes = {own_control: control_port, own_data: data_port}
-        self._swap = (self.data_endpoint.encode(), address(own_data).encode())
         self._loop = asyncio.new_event_loop()
         self._is_up = threading.Event()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -143,7 +141,7 @@ class Wire:
                 await self._passes[way].wait()
                 if self._cuts[SWALLOW, way]:
                     continue
-                writer.write(piece.replace(*self._swap) if way == TO_ORCHESTRATOR else piece)
+                writer.write(piece)
                 await writer.drain()
 
     def _begin(self, how: str, way: str) -> None:

@@ -31,7 +31,11 @@ class Told(enum.StrEnum):
         CANCELLED: The soak had the stage call cancelled.
         CONSUMED: The key was trained. Final.
         LOST: The key is lost, with a reason. Final.
-        DROPPED: The key was dropped, with a reason. Final.
+        DROPPED: The key was dropped, with a reason; `code` is `stale` if that was why. Final.
+        RESET: A call that resets the queue begins.
+        WAS_RESET: It was answered.
+        ADVANCE: A call that tells the queue a policy version begins.
+        ADVANCED: It was answered.
     """
 
     ATTEMPT = "attempt"
@@ -42,11 +46,17 @@ class Told(enum.StrEnum):
     CONSUMED = "consumed"
     LOST = "lost"
     DROPPED = "dropped"
+    RESET = "reset"
+    WAS_RESET = "was_reset"
+    ADVANCE = "advance"
+    ADVANCED = "advanced"
 
 
 FINAL: Final = frozenset({Told.CONSUMED, Told.LOST, Told.DROPPED})
 """After one of these a key is never staged again."""
 GONE: Final = frozenset({Told.LOST, Told.DROPPED})
+STALE: Final = "stale"
+"""The code of what was dropped, or not taken in, because it was stale."""
 
 
 class OrchestratorLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +70,8 @@ class OrchestratorLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         digest: Of the micro-batch, in the lines of attempts.
         code: A refusal's code, or an error's class.
         words: What was said.
+        policy_version: Of the micro-batch, in the lines of attempts; or that the queue is told, or goes back to.
+        expires_s: Seconds from an attempt on, after which its micro-batch is stale.
     """
 
     at: float
@@ -69,12 +81,15 @@ class OrchestratorLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     digest: str = ""
     code: str = ""
     words: str = ""
+    policy_version: int | None = None
+    expires_s: float | None = None
 
 
 class Did(enum.StrEnum):
     """What a trainer writes down.
 
     Attributes:
+        TRANSFER: Its transfer to the device began; written when it had ended.
         BEGIN: It has a micro-batch in hand and is about to train it.
         END: It has trained it; the digest is taken once more.
         HEARD: The daemon has confirmed that it knows the key to be consumed.
@@ -83,6 +98,7 @@ class Did(enum.StrEnum):
         LEFT: An orderly end of this life.
     """
 
+    TRANSFER = "transfer"
     BEGIN = "begin"
     END = "end"
     HEARD = "heard"

@@ -17,7 +17,8 @@ from .shared import EXIT_FAILED, Json, interruptible, print_figures, tell
 def soak(
     minutes: Annotated[float, typer.Option(help="minutes for which faults are injected")] = 3.0,
     faults: Annotated[
-        str, typer.Option(help="all, none, or some of kill,term,stop,cut,garbage,cancel,full")
+        str,
+        typer.Option(help="all, none, or some of kill,term,stop,cut,garbage,cancel,full,reset,advance,stranger"),
     ] = "all",
     seed: Annotated[int, typer.Option(help="of the plan of faults and of the micro-batches")] = 0,
     slots: Annotated[int, typer.Option(help="slots of the daemon's pool")] = 4,
@@ -27,6 +28,7 @@ def soak(
         Path, typer.Option(help="tmpfs for the pool; filled up only if it is a mount of its own")
     ] = Path("/dev/shm"),
     keep: Annotated[Path | None, typer.Option(help="folder in which books and logs stay")] = None,
+    keys: Annotated[bool, typer.Option(help="let nobody in without a key")] = True,
     json: Json = False,
 ) -> None:
     """Faults at random, and what is lost by them.
@@ -45,6 +47,7 @@ def soak(
         watchdog_s=watchdog_s,
         shm=str(shm),
         keep=None if keep is None else str(keep),
+        keys=keys,
     )
     with interruptible():
         result = run(settings)
@@ -59,6 +62,9 @@ def _print_table(result: SoakResult, console: Console) -> None:
         ("kills", str(result.kills), f"and {result.terms} ends by SIGTERM"),
         ("stalls", str(result.stalls), "processes stopped beyond leases"),
         ("cuts", str(result.cuts), "of the network, by a proxy"),
+        ("resets", str(result.resets), "of the queue"),
+        ("stale", str(result.stale), "too old, or too many versions behind"),
+        ("strangers", str(result.strangers), "visits without the keys or the rights"),
         ("lost", str(result.lost), "staged, never trained, never reported"),
         ("duplicated", str(result.duplicated), "trained twice"),
         ("wrong_bytes", str(result.wrong_bytes), "digests that differ"),

@@ -17,8 +17,10 @@ from forebay.benchmarks.soak_evidence import Evidence, Injected
 from forebay.benchmarks.soak_faults import KILL, ROLES, TRAINER, Fault
 from forebay.benchmarks.soak_parties import make_parties
 from forebay.benchmarks.soak_party import Party
+from forebay.benchmarks.soak_place import Place
 from forebay.benchmarks.soak_result import SoakSettings
 from forebay.benchmarks.soak_run import Run
+from forebay.benchmarks.soak_words import Did, TrainerLine, read_lines
 
 COMMAND = [sys.executable, "-m", "forebay.cli", "bench", "soak"]
 SIX = ("lost", "duplicated", "wrong_bytes", "stuck_slots", "leaked_bytes", "unexplained_errors")
@@ -41,7 +43,10 @@ def test_a_short_soak_loses_nothing_and_leaves_its_books(shm_dir: Path, tmp_path
     assert result["seed"] == 3
     assert result["left_out"] == []
     assert result["stand_ins"]
-    assert (tmp_path / "trainer.jsonl").stat().st_size > 0
+    did = read_lines(tmp_path / "trainer.jsonl", TrainerLine)
+    # Else nothing would be noticed that is trained though it must not be.
+    transferred = {line.key for line in did if line.what is Did.TRANSFER}
+    assert {line.key for line in did if line.what is Did.END} <= transferred
     assert list(shm_dir.iterdir()) == []
     assert all(line.startswith("bench soak: ") for line in done.stderr.splitlines())
 
@@ -75,6 +80,19 @@ def test_an_end_of_each_party_that_nobody_injected_is_counted(
 
 def faults_of_all_but(victim: str) -> list[Fault]:
     return [Fault(at_s=0.0, kind=KILL, victim=other) for other in ROLES if other != victim]
+
+
+@pytest.mark.slow
+def test_a_daemon_that_lets_anything_be_trained_is_found(shm_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_the_limit(self: Place, *, keep_pool: bool) -> dict[str, str]:
+        given = daemon_environment(self, keep_pool=keep_pool)
+        return {name: value for name, value in given.items() if name != "FOREBAY_MAX_VERSIONS_BEHIND"}
+
+    daemon_environment = Place.daemon_environment
+    monkeypatch.setattr(Place, "daemon_environment", without_the_limit)
+    result = run(SoakSettings(minutes=0.3, faults="advance", shm=str(shm_dir)))
+    assert result.unexplained_errors > 0
+    assert all("trained though it was behind" in words for words in result.unexplained)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import signal
 import socket
@@ -17,13 +18,17 @@ import pytest
 
 from forebay.benchmarks import soak_place
 from forebay.benchmarks.soak_faults import (
+    ADVANCE,
     CUT,
     DROP,
     FAULTS,
     KILL,
     LEASE_S,
+    MAX_VERSIONS_BEHIND,
+    RESET,
     STALL,
     STOP,
+    STRANGER,
     SWALLOW,
     TO_DAEMON,
     TO_ORCHESTRATOR,
@@ -32,7 +37,7 @@ from forebay.benchmarks.soak_faults import (
 )
 from forebay.benchmarks.soak_parties import bad_lines
 from forebay.benchmarks.soak_party import Party
-from forebay.benchmarks.soak_payload import MAX_BODY_BYTES, SoakExample, digest, micro_batch
+from forebay.benchmarks.soak_payload import MAX_BODY_BYTES, SoakExample, digest, freshness, micro_batch
 from forebay.benchmarks.soak_place import Place
 from forebay.benchmarks.soak_result import SoakResult, SoakSettings
 from forebay.benchmarks.soak_wire import Wire, free_ports
@@ -55,6 +60,27 @@ def test_three_minutes_have_sixty_kills_stalls_and_cuts(seed: int) -> None:
     faults = plan(seed, 180, tuple(FAULTS))
     assert sum(fault.kind in (KILL, STOP, CUT) for fault in faults) >= 60
     assert {fault.kind for fault in faults} <= set(FAULTS)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_three_minutes_have_resets_strangers_and_versions_that_grow_but_for_a_reset(seed: int) -> None:
+    faults = plan(seed, 180, tuple(FAULTS))
+    assert [fault.at_s for fault in faults] == sorted(fault.at_s for fault in faults)
+    assert sum(fault.kind == RESET for fault in faults) >= 10
+    assert sum(fault.kind == STRANGER for fault in faults) >= 10
+    told = [fault for fault in faults if fault.kind in (RESET, ADVANCE)]
+    for before, after in itertools.pairwise(told):
+        if after.kind == ADVANCE:
+            assert after.version == before.version + 1
+        else:
+            # A daemon that did not forget would take what comes next to be stale.
+            assert after.version == max(0, before.version - MAX_VERSIONS_BEHIND - 1)
+
+
+def test_what_comes_at_its_own_pace_changes_nothing_of_the_rest() -> None:
+    violence = [kind for kind in FAULTS if kind not in (RESET, ADVANCE, STRANGER)]
+    rest = [fault for fault in plan(3, 180, tuple(FAULTS)) if fault.kind in violence]
+    assert rest == plan(3, 180, tuple(violence))
 
 
 def test_the_plan_of_no_faults_is_empty() -> None:
@@ -94,6 +120,17 @@ def test_a_wrong_setting_names_itself_and_its_range(name: str, value: Any) -> No
 def test_a_key_has_the_same_micro_batch_in_every_life() -> None:
     assert digest(micro_batch(1, "a")) == digest(micro_batch(1, "a"))
     assert len({digest(micro_batch(seed, key)) for seed in (1, 2) for key in ("a", "b")}) == 4
+
+
+def test_some_keys_are_behind_and_some_expire_the_same_in_every_life() -> None:
+    found = [freshness(1, str(number)) for number in range(400)]
+    assert found == [freshness(1, str(number)) for number in range(400)]
+    assert found != [freshness(2, str(number)) for number in range(400)]
+    assert {behind for behind, _ in found} == {None, 0, 1, MAX_VERSIONS_BEHIND, MAX_VERSIONS_BEHIND + 1}
+    expiries = [expires_s for _, expires_s in found if expires_s is not None]
+    assert 20 < len(expiries) < 120
+    assert min(expiries) < 0.05
+    assert max(expiries) > 1
 
 
 def test_micro_batches_come_eagerly_and_in_chunks_and_fit_a_slot() -> None:
@@ -274,18 +311,14 @@ def dial(wire: Wire) -> socket.socket:
     return socket.create_connection((host, int(port)), WAIT_S)
 
 
-def test_a_wire_carries_both_ways_and_names_itself_as_the_data_endpoint() -> None:
+def test_a_wire_carries_both_ways() -> None:
     with listening() as (wire, server), dial(wire) as here:
         there, _ = server.accept()
         with there:
             here.sendall(b"hello")
             assert there.recv(64) == b"hello"
-            told = wire.data_endpoint
-            there.sendall(b"[" + told.encode() + b"]")
-            got = here.recv(64)
-    assert len(got) == len(told) + 2
-    assert got != b"[" + told.encode() + b"]"
-    assert got.startswith(b"[tcp://127.0.0.1:")
+            there.sendall(b"welcome")
+            assert here.recv(64) == b"welcome"
 
 
 def test_a_dropped_wire_ends_its_connections_and_takes_new_ones() -> None:

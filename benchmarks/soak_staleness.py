@@ -1,0 +1,222 @@
+"""What a reset drops and what is stale, by the books: what explains such an end, and what was trained anyway.
+
+A word to the daemon counts from its begin on until it can arrive no more: it was answered or given up, and since
+then its wire and the daemon were both there for as long as an answer takes. A queue forgets its policy version at
+a reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from forebay.wire import RefusalCode
+
+from .soak_evidence import Evidence, Trouble, wire_of
+from .soak_faults import DAEMON, KILL, MAX_VERSIONS_BEHIND, TERM, TRAINER
+from .soak_words import GONE, Did, OrchestratorLine, Told, TrainerLine
+
+ANSWER_S: Final = 1.0
+"""For an answer, with all there: to dial (0.1 s), to say hello and repeat (0.3 s each), and busy processors."""
+_WORDS: Final = (Told.ATTEMPT, Told.RESET, Told.ADVANCE)
+
+
+class Word(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of an orchestrator.
+
+    Attributes:
+        who: The orchestrator.
+        line: That it began.
+        answer: What followed it; None if its process was ended before that.
+        over_at: Monotonic second of that.
+    """
+
+    who: str
+    line: OrchestratorLine
+    answer: OrchestratorLine | None
+    over_at: float
+
+    def was_answered(self, what: Told) -> bool:
+        """Tells whether it was answered so."""
+        return self.answer is not None and self.answer.what is what
+
+
+class Words:
+    """What orchestrators said to the daemon.
+
+    Args:
+        evidence: Of the run.
+    """
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        words = (word for who, lines in evidence.told.items() for word in self._of(who, lines))
+        self._all = sorted(words, key=lambda word: word.line.at)
+
+    def _of(self, who: str, lines: Sequence[OrchestratorLine]) -> Iterator[Word]:
+        later: dict[str, OrchestratorLine] = {}
+        for line in reversed(lines):
+            answer = later.get(line.key)
+            later[line.key] = line
+            if line.what in _WORDS:
+                answer = answer if answer is not None and answer.life == line.life else None
+                over_at = self._evidence.end_of(who, line.life) if answer is None else answer.at
+                yield Word(who=who, line=line, answer=answer, over_at=over_at)
+
+    def all(self, *whats: Told) -> list[Word]:
+        """Returns the words of some kinds, in order."""
+        return [word for word in self._all if word.line.what in whats]
+
+    def may_come(self, word: Word, since: float, until: float) -> bool:
+        """Tells whether a word, or a copy of it, may have come to the daemon between two seconds."""
+        way = (wire_of(word.who), DAEMON)
+        is_over = word.over_at < since and self._evidence.longest_calm_s(way, word.over_at, since) > ANSWER_S
+        return word.line.at <= until and not is_over
+
+    def of_key(self, trouble: Trouble) -> list[Word]:
+        """Returns the calls by which a trouble's key may have come to where the trouble met it.
+
+        The last one; where that was told that the key is there already, those before that were not refused.
+        """
+        calls = [
+            word for word in self.all(Told.ATTEMPT) if word.who == trouble.who and word.line.key == trouble.key
+        ]
+        found: list[Word] = []
+        was_there_already = False
+        for word in reversed([word for word in calls if word.line.at <= trouble.at]):
+            answer = word.answer
+            if answer is not None and answer.what is Told.REFUSED and answer.at < trouble.at:
+                was_there_already |= answer.code == RefusalCode.IN_USE
+                continue
+            found.append(word)
+            if not was_there_already:
+                break
+        return found
+
+
+def was_reset(trouble: Trouble, evidence: Evidence) -> bool:
+    """Tells whether a reset came while the daemon had a trouble's key, and no trainer had it on its device."""
+    words = Words(evidence)
+    return _may_be_dropped(trouble, evidence) and any(
+        words.may_come(reset, call.line.at, trouble.at) and not _was_consumed(trouble.key, reset, evidence)
+        for call in words.of_key(trouble)
+        for reset in words.all(Told.RESET)
+    )
+
+
+def was_stale(trouble: Trouble, evidence: Evidence) -> bool:
+    """Tells whether a trouble's key had expired, or was too far behind a version that the queue had been told."""
+    words = Words(evidence)
+    return _may_be_dropped(trouble, evidence) and any(
+        _had_expired(call, trouble.at) or _was_behind(call, trouble.at, words) for call in words.of_key(trouble)
+    )
+
+
+def _may_be_dropped(trouble: Trouble, evidence: Evidence) -> bool:
+    """What is on a trainer's device comes back only by that trainer's end: nothing drops it before."""
+    return not evidence.trainers_that_had_it(trouble) or evidence.trainer_that_had_it_ended(trouble)
+
+
+def _was_consumed(key: str, reset: Word, evidence: Evidence) -> bool:
+    return any(line.what is Did.HEARD and line.key == key and line.at < reset.line.at for line in evidence.did)
+
+
+def _had_expired(call: Word, at: float) -> bool:
+    expires_s = call.line.expires_s
+    return expires_s is not None and call.line.at + expires_s <= at
+
+
+def _was_behind(call: Word, at: float, words: Words) -> bool:
+    return any(
+        _is_too_far(word, call) and word.line.at <= at and not _was_forgotten(word, call, words)
+        for word in words.all(Told.ADVANCE, Told.ATTEMPT)
+    )
+
+
+def _is_too_far(word: Word, call: Word) -> bool:
+    told, own = word.line.policy_version, call.line.policy_version
+    return told is not None and own is not None and told - own > MAX_VERSIONS_BEHIND
+
+
+def _was_forgotten(word: Word, call: Word, words: Words) -> bool:
+    """Tells whether a reset came between a word that told a version and a call, after one and before the other."""
+    return any(
+        reset.was_answered(Told.WAS_RESET)
+        and reset.over_at < call.line.at
+        and word.line.at < reset.line.at
+        and not words.may_come(word, reset.line.at, call.line.at)
+        for reset in words.all(Told.RESET)
+    )
+
+
+# What was trained anyway.
+
+
+def trained_anyway(evidence: Evidence) -> list[Trouble]:
+    """Returns what a trainer brought to its device though it was told gone, had expired, or was too far behind."""
+    words = Words(evidence)
+    calls: dict[str, list[Word]] = {}
+    for word in words.all(Told.ATTEMPT):
+        calls.setdefault(word.line.key, []).append(word)
+    gone = {line.key: line for lines in evidence.told.values() for line in lines if line.what in GONE}
+    transfers = [line for line in evidence.did if line.what is Did.TRANSFER]
+    return [
+        Trouble(at=line.at, who=TRAINER, kind="trained", name=name, words=line.key, life=line.life, key=line.key)
+        for line in transfers
+        for name in _wrongs(line, calls, gone, words, evidence)
+    ]
+
+
+def _wrongs(
+    transfer: TrainerLine,
+    calls: Mapping[str, Sequence[Word]],
+    gone: Mapping[str, OrchestratorLine],
+    words: Words,
+    evidence: Evidence,
+) -> Iterator[str]:
+    told = gone.get(transfer.key)
+    if told is not None and told.at < transfer.at:
+        yield f"after it was told {told.what}"
+    before = [word for word in calls.get(transfer.key, ()) if word.line.at <= transfer.at]
+    if before and _expired_before(transfer, before[-1], evidence):
+        yield "after it had expired"
+    if before and _was_behind_before(transfer, before[-1], words, evidence):
+        yield "though it was behind"
+
+
+def _expired_before(transfer: TrainerLine, call: Word, evidence: Evidence) -> bool:
+    """Tells whether a transfer began later than the time that was left, and later than that was heard of."""
+    if call.line.expires_s is None:
+        return False
+    parties = (call.who, wire_of(call.who), DAEMON, TRAINER)
+    late_s = transfer.at - (call.line.at + call.line.expires_s)
+    return late_s > ANSWER_S + evidence.away_s(parties, call.line.at, transfer.at)
+
+
+def _was_behind_before(transfer: TrainerLine, call: Word, words: Words, evidence: Evidence) -> bool:
+    """Tells whether the daemon had confirmed a version that a transfer was too far behind, and could say so.
+
+    It must have known it still: no reset, and no other daemon, which may have nothing to know it by.
+    """
+    return any(
+        word.was_answered(Told.ADVANCED)
+        and _is_too_far(word, call)
+        and _could_be_heard_of(word, transfer, call, evidence)
+        and not any(words.may_come(reset, word.line.at, transfer.at) for reset in words.all(Told.RESET))
+        and not _is_another_daemon(evidence, word.line.at, transfer.at)
+        for word in words.all(Told.ADVANCE)
+    )
+
+
+def _could_be_heard_of(word: Word, transfer: TrainerLine, call: Word, evidence: Evidence) -> bool:
+    if word.over_at <= call.line.at and call.was_answered(Told.STAGED):
+        return True  # that offer was to be refused
+    heard_s = ANSWER_S + evidence.away_s((DAEMON, TRAINER), word.over_at, transfer.at)
+    return transfer.at - word.over_at > heard_s
+
+
+def _is_another_daemon(evidence: Evidence, since: float, until: float) -> bool:
+    ends = (each for each in evidence.absences if each.who == DAEMON and each.kind in (KILL, TERM))
+    return any(each.begin <= until and each.end >= since for each in ends)
