@@ -108,6 +108,9 @@ def test_a_reset_whose_process_was_ended_may_come_only_as_long_as_it_was_on_its_
         processes = {THERE: [Life(number=1, pid=1, began_at=0.1, at_work_at=0.1, ended_at=ended_at)]}
         there = [told(5.0, Told.RESET)]
         assert is_explained(here, there=there, processes=processes) == expected
+        # What the next process says is no answer to it.
+        later = OrchestratorLine(at=13.0, life=2, key="", what=Told.ADVANCE)
+        assert is_explained(here, there=[*there, later], processes=processes) == expected
 
 
 def test_a_reset_explains_the_first_call_of_a_key_only_if_the_last_was_told_that_it_is_there() -> None:
@@ -117,6 +120,10 @@ def test_a_reset_explains_the_first_call_of_a_key_only_if_the_last_was_told_that
     assert is_explained([*first, *there_already, *DROPPED_AT_20], there=reset(5.0))
     assert not is_explained([*first, *staged(10.0), *DROPPED_AT_20], there=reset(5.0))
     assert not is_explained([*first, *no_slot, *staged(12.0), *DROPPED_AT_20], there=reset(5.0))
+    # Either of two that got no answer may be the one that is there.
+    second = [told(8.0, Told.ATTEMPT, "a"), told(9.0, Told.ERROR, "a", code="BrokenError")]
+    assert is_explained([*first, *second, *there_already, *DROPPED_AT_20], there=reset(5.0))
+    assert not is_explained([*first, *second, *no_slot, *DROPPED_AT_20], there=reset(5.0))
 
 
 def test_what_the_daemon_knew_to_be_consumed_is_dropped_by_no_later_reset() -> None:
@@ -177,6 +184,8 @@ def test_a_version_that_a_reset_had_forgotten_explains_nothing() -> None:
     assert is_explained(stale_at_20(policy_version=3), there=[*advanced(6.0, 6), *reset(7.0)])
     assert is_explained(stale_at_20(policy_version=3), there=[*advanced(2.0, 6), *reset(7.0, answered_at=10.5)])
     assert is_explained(stale_at_20(policy_version=3), there=[*advanced(2.0, 6), *reset(15.0)])
+    in_vain = [told(7.0, Told.RESET), told(7.1, Told.ERROR, code="BrokenError")]
+    assert is_explained(stale_at_20(policy_version=3), there=[*advanced(2.0, 6), *in_vain])
 
 
 def test_an_offer_that_is_stale_at_once_is_judged_by_the_same_rule() -> None:
@@ -221,6 +230,7 @@ def test_a_transfer_of_what_had_expired_is_wrong_but_for_the_time_in_which_nobod
         assert wrongs(here, 17.9, injected=[hit(STOP, who, 12.0, 2.0)]) == []
         assert wrongs(here, 18.1, injected=[hit(STOP, who, 12.0, 2.0)]) == ["after it had expired"]
     assert wrongs(here, 17.9, injected=[hit(STOP, THERE, 12.0, 2.0)]) == ["after it had expired"]
+    assert wrongs(here, 18.1, injected=[hit(STOP, TRAINER, 17.0, 9.0)]) == ["after it had expired"]
     # Two that are away at once are away no longer than one.
     both = [hit(STOP, DAEMON, 12.0, 2.0), hit(STOP, TRAINER, 12.5, 1.0)]
     assert wrongs(here, 18.1, injected=both) == ["after it had expired"]
@@ -238,7 +248,8 @@ def test_a_transfer_of_what_is_too_far_behind_a_version_that_the_daemon_had_conf
     assert wrongs(here, 14.0, there=advanced(12.0, 5)) == []
     assert wrongs(here, 13.0, there=advanced(12.0, 6)) == []
     assert wrongs(staged(10.0), 14.0, there=advanced(12.0, 6)) == []
-    assert wrongs(here, 14.0, there=[told(12.0, Told.ADVANCE, policy_version=6)]) == []
+    unheard = [told(12.0, Told.ADVANCE, policy_version=6), told(12.1, Told.ERROR, code="BrokenError")]
+    assert wrongs(here, 14.0, there=unheard) == []
 
 
 def test_what_was_taken_in_though_it_was_behind_at_once_is_wrong_at_any_time() -> None:
