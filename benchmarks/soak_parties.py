@@ -27,7 +27,8 @@ CONNECT_S: Final = 10.0
 """Seconds for which an orchestrator waits for the daemon."""
 TIMEOUT_S: Final = 15.0
 """Seconds for a stage call of an orchestrator, and for a wait for an outcome."""
-_RETRY_S: Final = 0.3
+RETRY_S: Final = 0.3
+"""Seconds without an answer after which an orchestrator repeats a request."""
 SILENCE_S: Final = 3.0
 """Seconds without a word after which an orchestrator takes the daemon to be gone."""
 _SHOWN_CHARS: Final = 4000
@@ -98,7 +99,7 @@ def _orchestrator(settings: SoakSettings, place: Place, name: str, wire: Wire) -
             "codec": _CODECS[(first + life) % len(_CODECS)],
             "wait_s": WAIT_S,
             "timeout_s": TIMEOUT_S,
-            "retry_s": _RETRY_S,
+            "retry_s": RETRY_S,
             "silence_s": SILENCE_S,
             "connect_s": CONNECT_S,
         }

@@ -1,8 +1,8 @@
 """What a reset drops and what is stale, by the books: what explains such an end, and what was trained anyway.
 
-A word to the daemon counts from its begin on until it can arrive no more: it was answered or given up, and since
-then its wire and the daemon were both there for as long as an answer takes. A queue forgets its policy version at
-a reset.
+A word to the daemon counts from its begin on until it can arrive no more: it was answered before it was repeated,
+or its key was staged, so that a repeat says nothing new; or it is over, and since then its wire and the daemon
+were both there for as long as an answer takes. A queue forgets its policy version at a reset.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from forebay.wire import RefusalCode
 
 from .soak_evidence import Evidence, Trouble, wire_of
 from .soak_faults import DAEMON, KILL, MAX_VERSIONS_BEHIND, TERM, TRAINER
+from .soak_parties import RETRY_S
 from .soak_words import GONE, Did, OrchestratorLine, Told, TrainerLine
 
 ANSWER_S: Final = 1.0
 """For an answer, with all there: to dial (0.1 s), to say hello and repeat (0.3 s each), and busy processors."""
 _WORDS: Final = (Told.ATTEMPT, Told.RESET, Told.ADVANCE)
+_NO_ANSWERS: Final = (Told.ERROR, Told.CANCELLED)
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +43,13 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
     def was_answered(self, what: Told) -> bool:
         """Tells whether it was answered so."""
         return self.answer is not None and self.answer.what is what
+
+    @property
+    def is_said_once(self) -> bool:
+        """Whether no repeat of it can come after its answer, or none that says anything new."""
+        if self.answer is None or self.answer.what in _NO_ANSWERS:
+            return False
+        return self.answer.what is Told.STAGED or self.over_at - self.line.at < RETRY_S
 
 
 class Words:
@@ -71,9 +80,10 @@ class Words:
 
     def may_come(self, word: Word, since: float, until: float) -> bool:
         """Tells whether a word, or a copy of it, may have come to the daemon between two seconds."""
+        if since <= word.over_at or word.is_said_once:
+            return word.line.at <= until and since <= word.over_at
         way = (wire_of(word.who), DAEMON)
-        is_over = word.over_at < since and self._evidence.longest_calm_s(way, word.over_at, since) > ANSWER_S
-        return word.line.at <= until and not is_over
+        return self._evidence.longest_calm_s(way, word.over_at, since) <= ANSWER_S
 
     def of_key(self, trouble: Trouble) -> list[Word]:
         """Returns the calls by which a trouble's key may have come to where the trouble met it.

@@ -97,6 +97,8 @@ def test_a_reset_that_was_under_way_explains_what_was_staged_meanwhile() -> None
     gave_up = [told(5.0, Told.RESET), told(8.5, Told.ERROR, code="BrokenError")]
     here = ENDS["told to who waits"]
     assert is_explained(here, there=reset(5.0, answered_at=12.0))
+    assert is_explained(here, there=reset(9.0, answered_at=9.5))
+    assert not is_explained(here, there=reset(9.4, answered_at=9.5))
     assert is_explained(here, there=gave_up, injected=[late])
     assert not is_explained(here, there=gave_up, injected=[hit(CUT, THERE, 5.0, 3.4, STALL)])
     assert not is_explained(here, there=[told(5.0, Told.RESET), told(8.9, Told.ERROR)])
@@ -176,12 +178,24 @@ def test_a_version_that_was_told_only_afterwards_explains_nothing() -> None:
     assert not is_explained(stale_at_20(policy_version=3), there=advanced(20.1, 6))
 
 
+def test_what_was_staged_tells_its_version_once_however_often_it_was_repeated() -> None:
+    there = [told(4.0, Told.ATTEMPT, "b", policy_version=6), told(6.5, Told.STAGED, "b")]
+    refused = [told(4.0, Told.ATTEMPT, "b", policy_version=6), told(6.5, Told.REFUSED, "b", code="no_slot")]
+    cancelled = [told(6.4, Told.ATTEMPT, "b", policy_version=6), told(6.5, Told.CANCELLED, "b")]
+    assert not is_explained(stale_at_20(policy_version=3), there=[*there, *reset(7.0)])
+    assert is_explained(stale_at_20(policy_version=3), there=[*refused, *reset(7.0)])
+    assert is_explained(stale_at_20(policy_version=3), there=[*cancelled, *reset(7.0)])
+
+
 def test_a_version_that_a_reset_had_forgotten_explains_nothing() -> None:
     forgotten = [*advanced(2.0, 6), *reset(7.0)]
     assert not is_explained(stale_at_20(policy_version=3), there=forgotten)
     # Told anew, or by a call that may still have been under way, or not forgotten before the key was staged.
     assert is_explained(stale_at_20(policy_version=3), there=[*forgotten, *advanced(12.0, 6)])
-    assert is_explained(stale_at_20(policy_version=3), there=[*advanced(6.0, 6), *reset(7.0)])
+    assert not is_explained(stale_at_20(policy_version=3), there=[*advanced(6.8, 6), *reset(7.0)])
+    repeated = [told(6.0, Told.ADVANCE, policy_version=6), told(6.5, Told.ADVANCED, policy_version=6)]
+    assert is_explained(stale_at_20(policy_version=3), there=[*repeated, *reset(7.0)])
+    assert not is_explained(stale_at_20(policy_version=3), there=[*repeated, *reset(7.6)])
     assert is_explained(stale_at_20(policy_version=3), there=[*advanced(2.0, 6), *reset(7.0, answered_at=10.5)])
     assert is_explained(stale_at_20(policy_version=3), there=[*advanced(2.0, 6), *reset(15.0)])
     in_vain = [told(7.0, Told.RESET), told(7.1, Told.ERROR, code="BrokenError")]
@@ -264,8 +278,9 @@ def test_a_version_binds_no_longer_than_the_daemon_knows_it_and_its_trainer_can_
     here, told_6 = staged(10.0, policy_version=3), advanced(12.0, 6)
     assert wrongs(here, 14.0, there=[*told_6, *reset(13.0)]) == []
     assert wrongs(here, 14.0, there=[*told_6, *reset(14.1)]) == ["though it was behind"]
-    assert wrongs(here, 14.0, there=[*reset(11.0), *told_6]) == []
-    assert wrongs(here, 14.0, there=[*reset(10.0), *told_6]) == ["though it was behind"]
+    assert wrongs(here, 14.0, there=[*reset(11.0, answered_at=11.5), *told_6]) == []
+    assert wrongs(here, 14.0, there=[*reset(10.0, answered_at=10.5), *told_6]) == ["though it was behind"]
+    assert wrongs(here, 14.0, there=[*reset(11.5), *told_6]) == ["though it was behind"]
     new = {DAEMON: lives(13.0)}
     for kind in (KILL, TERM):
         assert wrongs(here, 14.0, there=told_6, injected=[hit(kind, DAEMON, 12.5)], processes=new) == []
