@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from forebay.wire import words_of
+
 from .soak_evidence import Injected
 from .soak_faults import (
     ADVANCE,
@@ -138,7 +140,10 @@ class Injection:
 
     def _knock(self, seed: int) -> None:
         assert self._place.keys is not None
-        got = knock(seed, self._place.control_endpoint, self._place.keys)
+        try:
+            got = knock(seed, self._place.control_endpoint, self._place.keys)
+        except Exception as error:  # noqa: BLE001 - a visit that came to nothing shows nothing
+            got = [words_of(error)]
         self.got.extend((now(), words) for words in got)
 
     def _signal(self, injected: Injected) -> bool:

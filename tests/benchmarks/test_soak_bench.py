@@ -33,13 +33,16 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_a_short_soak_loses_nothing_and_leaves_its_books(shm_dir: Path, tmp_path: Path) -> None:
     # Without kills of the daemon, which forgets then what is consumed.
-    arguments = ("--minutes", "0.3", "--faults", "stop,cut,garbage,cancel", "--seed", "3")
+    arguments = ("--minutes", "0.3", "--faults", "stop,cut,garbage,cancel,reset,advance,stranger", "--seed", "3")
     done = bench(*arguments, "--shm", str(shm_dir), "--keep", str(tmp_path), "--json")
     result = json.loads(done.stdout)
     assert {name: result[name] for name in SIX} == dict.fromkeys(SIX, 0), done.stderr
     assert done.returncode == 0
     assert result["micro_batches"] > 0
     assert result["stalls"] + result["cuts"] > 0
+    assert result["resets"] > 0
+    assert result["stale"] > 0
+    assert result["strangers"] > 0
     assert result["seed"] == 3
     assert result["left_out"] == []
     assert result["stand_ins"]
@@ -111,6 +114,14 @@ def test_a_soak_without_a_trainer_gives_up_and_says_what_it_saw(
     assert "Current thread" in watchdog or "Thread 0x" in watchdog
     assert result.lost > 0
     assert list(shm_dir.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_soak_without_keys_leaves_the_strangers_out(shm_dir: Path) -> None:
+    result = run(SoakSettings(minutes=0.1, faults="cancel,stranger", keys=False, shm=str(shm_dir)))
+    assert result.is_clean
+    assert result.faults == ["cancel"]
+    assert result.left_out == ["stranger: without keys everybody may enter"]
 
 
 @pytest.mark.slow
