@@ -74,6 +74,12 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the mean of one of the steps' metrics."""
         return sum(metrics[name] for metrics in self.step_metrics) / len(self.step_metrics)
 
+    @property
+    def wire_over_compute(self) -> float:
+        """The seconds that the throttled wire needs for all payloads, over those of the compute; 0 without one."""
+        compute_s = sum(metrics["stage/compute_s"] for metrics in self.step_metrics)
+        return self.payload_bytes * 8 / (self.wire_gbit_s * 1e9) / compute_s if self.wire_gbit_s else 0.0
+
 
 class CompareResult(msgspec.Struct, frozen=True, kw_only=True):
     """Runs in all modes, as `forebay demo --compare --json` prints them.

@@ -48,6 +48,7 @@ def print_comparison(console: Console, result: CompareResult) -> None:
     """Prints runs in several modes: one row each, then what was checked."""
     console.print(_mode_table(result.modes))
     _print_how(console, result.modes[0])
+    _print_wire(console, result.modes)
     _print_noise(console, result.modes)
     for mode in result.modes:
         print_fallbacks(console, mode)
@@ -124,6 +125,13 @@ def _print_how(console: Console, result: DemoResult) -> None:
             console,
             f"The compute is real, on {cores} cores that all processes share: what lies beside\nit slows it.",
         )
+
+
+def _print_wire(console: Console, modes: Sequence[DemoResult]) -> None:
+    """Tells what the wire's rate, which is the same for all, was beside the compute that each mode really had."""
+    told = [f"{result.mode} {result.wire_over_compute:.2f}" for result in modes if result.wire_gbit_s]
+    if told:
+        _say(console, f"Seconds on the wire over those of the compute: {', '.join(told)}.")
 
 
 def _print_noise(console: Console, modes: Sequence[DemoResult]) -> None:

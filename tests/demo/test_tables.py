@@ -24,7 +24,7 @@ def result(mode: Mode, compute_s: float) -> DemoResult:
         inline=1,
         fallbacks=1,
         fallback_reasons=[("step-0000/0000", "refused (no_slot): [all] are taken")],
-        payload_bytes=10,
+        payload_bytes=54_375_000,  # 0.87 s at half a gigabit a second
         losses=[[1.0]],
         bit_identical=True,
         differences=(),
@@ -60,3 +60,8 @@ def test_differences_and_fallbacks_are_told() -> None:
 def test_machine_that_did_something_else_meanwhile_is_told(compute_s: float, is_told: bool) -> None:
     words = words_of(result(Mode.OFF, 1.0), result(Mode.STAGE, compute_s))
     assert ("took 3.0 times as long in one mode" in words) is is_told
+
+
+def test_what_the_wire_was_beside_each_modes_own_compute_is_told() -> None:
+    words = words_of(result(Mode.OFF, 1.0), result(Mode.STAGE, 0.5))
+    assert "Seconds on the wire over those of the compute: off 0.87, stage 1.74.\n" in words
