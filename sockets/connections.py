@@ -47,6 +47,48 @@ _SPARE_DESCRIPTORS: Final = 64
 """For ZeroMQ's own, for files that are open for a moment, and for what other parts of the process open later."""
 
 
+class Headcount:
+    """Who is connected, by descriptor, out of who came and who left.
+
+    With several of ZeroMQ's threads, one tells of those who come and another of those who leave, so that who left
+    at once may be told to have left before it is told to have come. But ZeroMQ tells of both before it closes the
+    descriptor or takes the next connection: of two that had one number, all about the first is told first.
+
+    Args:
+        limit: How many may be.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._present: set[int] = set()
+        self._surplus: set[int] = set()
+        self._left_early: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._present)
+
+    def came(self, descriptor: int) -> bool:
+        """Notes one that came; returns whether it is one too many."""
+        if descriptor in self._left_early:
+            self._left_early.remove(descriptor)
+            return False
+        is_surplus = len(self) >= self._limit
+        (self._surplus if is_surplus else self._present).add(descriptor)
+        return is_surplus
+
+    def left(self, descriptor: int) -> None:
+        """Notes one that left."""
+        for known in (self._present, self._surplus):
+            if descriptor in known:
+                known.remove(descriptor)
+                return
+        self._left_early.add(descriptor)
+
+    def is_surplus(self, descriptor: int) -> bool:
+        """Whether one that is there, as far as is known, is one too many."""
+        return descriptor in self._surplus
+
+
 class Connections:
     """Counts a socket's connections and shuts those beyond the limit; for the thread that has the socket.
 
@@ -65,7 +107,7 @@ class Connections:
         self._setting = setting
         self._limit = limit
         self._log = LimitedLog(log)
-        self._present: set[int] = set()
+        self._present = Headcount(limit)
         self._unwanted: set[int] = set()
         self._listener = -1
         self._is_closed = False
@@ -92,7 +134,9 @@ class Connections:
                 break
             self._hear(event["event"], event["value"])
         while self._unwanted:
-            self._shut(self._unwanted.pop())
+            descriptor = self._unwanted.pop()
+            if self._present.is_surplus(descriptor):  # it may have left by itself
+                self._shut(descriptor)
         # Some must have left: else one that comes and goes would have the door closed and opened all the time.
         if self._is_closed and len(self) <= self._limit - max(1, self._limit // 8):
             self._open_door()
@@ -101,11 +145,8 @@ class Connections:
         if event == zmq.EVENT_LISTENING:
             self._listener = descriptor
         elif event == zmq.EVENT_DISCONNECTED:
-            self._present.discard(descriptor)
-            self._unwanted.discard(descriptor)
-        elif len(self) < self._limit:
-            self._present.add(descriptor)
-        else:
+            self._present.left(descriptor)
+        elif self._present.came(descriptor):
             self._unwanted.add(descriptor)
             self._close_door()
 
