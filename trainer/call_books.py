@@ -117,7 +117,7 @@ class CallBooks:
             self._answer(call, InProgress(state=call.state))
 
     def _admit(self, sender: Address, request: Call, lane: str | None, now: float) -> None:
-        refusal = self._reason_against(request, lane)
+        refusal = self._reason_against(sender, request, lane)
         call = CallRecord(
             id=request.call,
             method=request.method,
@@ -139,7 +139,7 @@ class CallBooks:
         else:
             self._actions.append(Receive(call))
 
-    def _reason_against(self, request: Call, lane: str | None) -> tuple[RefusalCode, str] | None:
+    def _reason_against(self, sender: Address, request: Call, lane: str | None) -> tuple[RefusalCode, str] | None:
         if self.draining:
             return RefusalCode.DRAINING, "the worker is shutting down"
         if lane is None:
@@ -147,7 +147,7 @@ class CallBooks:
         if len(self._unfinished) >= self._limits.waiting_calls:
             return RefusalCode.TOO_MANY_CALLS, f"{self._limits.waiting_calls} calls wait or run already"
         share = self._limits.waiting_calls - self._limits.waiting_calls // _LEFT_TO_OTHERS
-        if sum(other.id.client == request.call.client for other in self.unfinished) >= share:
+        if sum(other.is_of(sender, request.call) for other in self.unfinished) >= share:
             return RefusalCode.TOO_MANY_CALLS, f"{share} calls of this client wait or run already"
         return None
 

@@ -58,6 +58,16 @@ class CallRecord:
     def __repr__(self) -> str:
         return f"CallRecord({self.method!r}, {self.id.client} {self.id.number}, {self.state})"
 
+    def is_of(self, sender: Address, call: CallId) -> bool:
+        """Whether it is, as far as can be known, of the client that makes another call.
+
+        Args:
+            sender: Of the other call: by its key where there are some, else by its connection.
+            call: Its id, of which the client part is the client's own choice.
+        """
+        by_sender = self.sender.user == sender.user if sender.user else self.sender.routing == sender.routing
+        return by_sender or self.id.client == call.client
+
     def status(self, now: float) -> CallStatus:
         """Tells people where it is."""
         return CallStatus(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import msgspec
@@ -181,16 +182,31 @@ def test_no_more_calls_than_the_limit_wait_or_run_whoever_makes_them() -> None:
     assert len(list(desk.books.unfinished)) == 5
 
 
-def test_one_client_leaves_the_others_a_quarter_of_the_calls_that_may_wait() -> None:
+@pytest.mark.parametrize(
+    "greedy",
+    [
+        [("a", Address(b"1")), ("a", Address(b"2"))],
+        [("a", Address(b"1")), ("b", Address(b"1"))],
+        [("a", Address(b"1", "key")), ("b", Address(b"2", "key"))],
+    ],
+    ids=["by its id", "by its connection", "by its key"],
+)
+def test_one_client_leaves_the_others_a_quarter_of_the_calls_that_may_wait(
+    greedy: list[tuple[str, Address]],
+) -> None:
     desk = CallDesk(waiting_calls=8)
-    greedy, other = Caller(desk, "a", Address(b"a")), Caller(desk, "b", Address(b"b"))
-    for _ in range(6):
-        greedy.begin("update")
+    numbers = itertools.count(1)
+    guises = [Caller(desk, *guise, numbers) for guise in greedy]
+    for number in range(6):
+        guises[number % 2].begin("update")
     before = desk.snapshot()
-    assert refused(greedy.say(greedy.request("update"))) is RefusalCode.TOO_MANY_CALLS
+    for guise in guises:
+        assert refused(guise.say(guise.request("update"))) is RefusalCode.TOO_MANY_CALLS
     assert desk.snapshot() == before
+    other = Caller(desk, "another", Address(b"another", "another key" if greedy[0][1].user else ""))
     for _ in range(2):
         other.begin("update")
+    assert len(list(desk.books.unfinished)) == 8
 
 
 def test_a_repeat_is_no_further_call_when_there_are_as_many_as_may_be() -> None:
