@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import zmq
 
 from forebay.shm import this_peer
-from forebay.sockets import ClientKeys, ping, why_silent
+from forebay.sockets import LOOK_S, ClientKeys, ping, why_silent
 from forebay.wire import (
     CONTROL_HEARTBEAT_TIMEOUT_MS,
     MAX_FRAMES,
@@ -47,6 +47,7 @@ log = logging.getLogger("forebay.client")
 
 _LINGER_MS = 1_000
 _MESSAGES_PER_TURN = 64
+_LOOK_MARGIN = 1.5
 
 
 class ServerLink:
@@ -125,15 +126,24 @@ class ServerLink:
         self._loop.add_reader(self._handshakes.fileno(), self._look_at_handshakes)
         # ZeroMQ's descriptor tells of what comes after the last time that there was nothing.
         self._look_at_handshakes()
+        look = asyncio.create_task(self._look_in_time(timeout_s), name="forebay look")
         try:
             return await self.say_hello(time.monotonic() + timeout_s)
         except WaitTimeoutError:
-            why = "" if self._handshakes.is_certain else await in_own_thread(why_silent, self.endpoint)
+            is_known = look.done() and not self._handshakes.is_certain
+            why = look.result() if is_known else ""
             raise WaitTimeoutError(
                 f"no {self.kind.name} answered at {self.kind.setting} {self.endpoint} within {timeout_s:g} s"
                 + (why and f": {why}"),
                 remedy=self._remedy(f"{self.kind.start}, or {self.kind.address_remedy}"),
             ) from None
+        finally:
+            look.cancel()
+
+    async def _look_in_time(self, timeout_s: float) -> str:
+        """Looks why nobody answers, so that it is known when the time is over, not some time later."""
+        await asyncio.sleep(max(timeout_s / 2, timeout_s - _LOOK_MARGIN * LOOK_S))
+        return await in_own_thread(why_silent, self.endpoint)
 
     async def say_hello(self, deadline: float) -> Welcome:
         """Opens or re-opens the conversation; after a restart of the server the welcome has another epoch."""

@@ -9,10 +9,11 @@ from .keys import ClientKeys, KeyPair, load_client_keys, load_key_pair, load_pub
 from .limited_log import LimitedLog
 from .liveness import ping
 from .mailbox import Mailbox
-from .reach import why_silent
+from .reach import LOOK_S, why_silent
 from .signals import stopped_by_sigterm, waking_signals
 
 __all__ = [
+    "LOOK_S",
     "AuthorisedFile",
     "BulkReceiver",
     "ChunkReceiver",

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import queue
 import socket
+import threading
+import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from forebay.shm import SHARE_USER, private_words
 
 from .connections import hidden_path
 
-_CONNECT_S: Final = 1.0
+LOOK_S: Final = 1.0
+"""Seconds that a look may take, with all that it asks and tries; one at an ipc address waits for nothing."""
+_LEAST_S: Final = 0.001
+_MAX_PORT: Final = (1 << 16) - 1
+
 _ELSEWHERE: Final = (
     "if one runs, it is seen from elsewhere: another container, or a private /tmp (systemd's PrivateTmp=);"
     " give both sides a folder that they share"
@@ -22,7 +29,7 @@ _FULL: Final = "it takes no more connections now (max_connections)"
 
 
 def why_silent(endpoint: str) -> str:
-    """Looks at an endpoint from which no answer came; takes a second at most.
+    """Looks at an endpoint from which no answer came; takes `LOOK_S` at most.
 
     Args:
         endpoint: A tcp or ipc address.
@@ -40,7 +47,7 @@ def why_silent(endpoint: str) -> str:
 
 def _look_at_path(path: Path) -> str:
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(_CONNECT_S)
+        probe.settimeout(LOOK_S)
         try:
             probe.connect(os.fspath(path))
         except FileNotFoundError:
@@ -60,7 +67,7 @@ def _look_at_path(path: Path) -> str:
 def _look_at_hidden(path: Path) -> str:
     """Looks at the socket of an endpoint that was full; whoever was killed meanwhile has left it as well."""
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(_CONNECT_S)
+        probe.settimeout(LOOK_S)
         try:
             probe.connect(os.fspath(path))
         except ConnectionRefusedError:
@@ -71,19 +78,62 @@ def _look_at_hidden(path: Path) -> str:
 
 
 def _look_at_port(host: str, port: str) -> str:
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S):
-            return ""
-    except ValueError:
+    if not port.isascii() or not port.isdigit() or int(port) > _MAX_PORT:
         return f"{port!r} is no port"
-    except socket.gaierror as error:
-        return f"the name {host} is not known here ({error.strerror})"
-    except ConnectionRefusedError:
-        return "nobody listens there"
-    except TimeoutError:
-        return (
-            "packets to it are not answered: see whether the host is up, and what a firewall lets through;"
-            f" or {_FULL}"
-        )
-    except OSError as error:
-        return f"it cannot be connected to ({error.strerror or error})"
+    deadline = time.monotonic() + LOOK_S
+    try:
+        found = _addresses(host.strip("[]"), int(port))
+    except queue.Empty:
+        return f"the name {host} was not found within {LOOK_S:g} s: see whether its name server answers"
+    if isinstance(found, OSError):
+        return f"the name {host} is not known here ({found.strerror})"
+    words = ""
+    for number, (family, address) in enumerate(found):
+        # None of them may keep the others from being tried.
+        share_s = (deadline - time.monotonic()) / (len(found) - number)
+        words = _look_at_address(family, address, share_s)
+        if not words:
+            break
+    return words
+
+
+_Addresses = list[tuple[int, Any]]
+
+
+def _addresses(host: str, port: int) -> _Addresses | OSError:
+    """Returns the addresses of a host, or why it has none.
+
+    Raises:
+        queue.Empty: Its name server takes too long. Nothing can end the question, so a thread is left to it.
+    """
+    answers: queue.SimpleQueue[_Addresses | OSError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            answers.put(error)
+        except UnicodeError as error:
+            answers.put(OSError(0, str(error)))
+        else:
+            answers.put([(family, address) for family, _, _, _, address in found])
+
+    threading.Thread(target=ask, name="forebay-name", daemon=True).start()
+    return answers.get(timeout=LOOK_S)
+
+
+def _look_at_address(family: int, address: Any, within_s: float) -> str:
+    with socket.socket(family) as probe:
+        probe.settimeout(max(_LEAST_S, within_s))
+        try:
+            probe.connect(address)
+        except ConnectionRefusedError:
+            return "nobody listens there"
+        except TimeoutError:
+            return (
+                "packets to it are not answered: see whether the host is up, and what a firewall lets through;"
+                f" or {_FULL}"
+            )
+        except OSError as error:
+            return f"it cannot be connected to ({error.strerror or error})"
+    return ""

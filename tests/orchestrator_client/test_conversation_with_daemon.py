@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forebay.orchestrator_client import Refusal, Staged, StagingClient
+from forebay.orchestrator_client import Refusal, Staged, StagingClient, server_link
 from forebay.orchestrator_client.server_kind import DAEMON
 from forebay.orchestrator_client.server_link import ServerLink
 from forebay.wire import (
@@ -85,6 +85,25 @@ def test_without_a_daemon_the_error_names_address_setting_and_time(shm_dir: Path
     for word in (f"control_endpoint {endpoint}", "0.1 s", "forebay serve", "FOREBAY_CONTROL_ENDPOINT"):
         assert word in str(caught.value)
     assert isinstance(caught.value, TimeoutError)
+
+
+def test_to_find_out_why_nobody_answers_never_holds_up_the_error(
+    shm_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_know = threading.Event()
+
+    def look(_: str) -> str:
+        may_know.wait(PATIENCE_S)
+        return "too late"
+
+    monkeypatch.setattr(server_link, "why_silent", look)
+    try:
+        with pytest.raises(WaitTimeoutError, match=r"within 0\.1 s; start one") as caught:
+            talk(f"ipc://{shm_dir}/nobody", nothing, timeout_s=0.1)
+        assert "too late" not in str(caught.value)
+        assert not may_know.is_set()
+    finally:
+        may_know.set()
 
 
 @pytest.mark.parametrize("endpoint", ["nonsense", "tcp://", "ipc://" + "x" * 200])

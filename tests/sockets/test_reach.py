@@ -6,15 +6,20 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import forebay
-from forebay.sockets.reach import why_silent
+from forebay.sockets import reach
+from forebay.sockets.reach import LOOK_S, why_silent
 
 from .full_endpoint import full_endpoint
+
+PATIENCE_S = 20.0
 
 
 @pytest.fixture
@@ -94,6 +99,7 @@ def test_a_port_that_nobody_listens_at_is_refused() -> None:
     ("endpoint", "words"),
     [
         ("tcp://127.0.0.1:port", "'port' is no port"),
+        ("tcp://127.0.0.1:65536", "'65536' is no port"),
         ("tcp://no.such.host.invalid:1", "the name no.such.host.invalid is not known here"),
         ("udp://127.0.0.1:1", "it is neither an ipc:// nor a tcp:// address"),
         ("ipc:///dev/null", "nobody listens at that socket any more"),
@@ -101,3 +107,38 @@ def test_a_port_that_nobody_listens_at_is_refused() -> None:
 )
 def test_what_is_no_address_is_told(endpoint: str, words: str) -> None:
     assert why_silent(endpoint).startswith(words)
+
+
+def test_a_name_server_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+
+    def ask(*_: Any, **__: Any) -> list[Any]:
+        answers.wait(PATIENCE_S)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    try:
+        words = why_silent("tcp://host.example:1")
+        assert words == "the name host.example was not found within 1 s: see whether its name server answers"
+        assert not answers.is_set()
+    finally:
+        answers.set()
+        for thread in threading.enumerate():
+            if thread.name == "forebay-name":
+                thread.join(PATIENCE_S)
+
+
+def test_all_addresses_of_a_name_are_tried_in_the_time_for_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, tried = [100.0], []
+
+    def swallow(_: int, address: Any, within_s: float) -> str:
+        tried.append(address)
+        now[0] += within_s
+        return "packets to it are not answered"
+
+    monkeypatch.setattr(reach, "_addresses", lambda *_: [(socket.AF_INET, number) for number in range(4)])
+    monkeypatch.setattr(reach, "_look_at_address", swallow)
+    monkeypatch.setattr("forebay.sockets.reach.time.monotonic", lambda: now[0])
+    assert why_silent("tcp://host.example:1") == "packets to it are not answered"
+    assert tried == [0, 1, 2, 3]
+    assert now[0] == pytest.approx(100 + LOOK_S)
