@@ -111,6 +111,7 @@ class StagingClient:
     async def __aenter__(self) -> Self:
         try:
             await self._link.connect(self._timeout_s)
+            self._wire.admit(self._data_target())
         except BaseException:
             await self.close()
             raise

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from forebay.wire import DataProtection, Welcome
+from forebay.wire import DataProtection, SettingError, Welcome
+
+FILE_SYSTEM: Final = "file system"
+_STRENGTHS: Final = (DataProtection.NONE, DataProtection.AUTHENTICATED, DataProtection.ENCRYPTED, FILE_SYSTEM)
 
 
 class Target(NamedTuple):
-    """A data endpoint, and whether it is encrypted."""
+    """A data endpoint, and what guards it: one of `DataProtection`, or the file system."""
 
     endpoint: str
-    is_encrypted: bool = False
+    guard: str = DataProtection.NONE
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether whoever sends there needs keys."""
+        return self.guard == DataProtection.ENCRYPTED
+
+    def check(self, least: str) -> None:
+        """Checks that it is guarded well enough.
+
+        Args:
+            least: One of `DataProtection`.
+
+        Raises:
+            SettingError: It is not.
+        """
+        if _STRENGTHS.index(self.guard) < _STRENGTHS.index(least):
+            raise SettingError(
+                f"setting data_protection: this client sends nothing to {self.endpoint}",
+                got=self.guard,
+                limit=f"{least}, or an ipc endpoint",
+                remedy="set key_file, authorised_file and data_protection there, or data_protection"
+                " (FOREBAY_DATA_PROTECTION) to less here",
+            )
 
 
 def data_target(control_endpoint: str, welcome: Welcome) -> Target:
@@ -23,7 +49,8 @@ def data_target(control_endpoint: str, welcome: Welcome) -> Target:
         welcome: What it said there.
     """
     endpoint = data_endpoint(control_endpoint, welcome.data_endpoint)
-    return Target(endpoint, welcome.data_protection is DataProtection.ENCRYPTED)
+    is_local = control_endpoint.startswith("ipc:") and endpoint.startswith("ipc:")
+    return Target(endpoint, FILE_SYSTEM if is_local else welcome.data_protection)
 
 
 def data_endpoint(control_endpoint: str, told: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +20,8 @@ from .data_endpoint import Target
 from .pace import Pace
 from .payload import Payload, WireBytes
 from .settings import load_orchestrator_settings
+
+log = logging.getLogger("forebay.client")
 
 
 class Wire:
@@ -54,6 +57,8 @@ class Wire:
         self._send_chunks = send_chunks
         self._connections = settings.connections
         self._pace = pace
+        self._least_protection = settings.data_protection
+        self._admitted: Target | None = None
         self._closed = False
         self._sender: ChunkSender | None = None
 
@@ -75,6 +80,17 @@ class Wire:
         choices = await in_own_thread(choose_codecs, flat.arrays, self._codec, rate)
         return Payload.of(flat, limits, choices)
 
+    def admit(self, target: Target) -> None:
+        """Checks what guards a data endpoint, and tells it once in the log.
+
+        Raises:
+            SettingError: It is less than this client insists on; nothing is sent there.
+        """
+        if target != self._admitted:
+            target.check(self._least_protection)
+            self._admitted = target
+            log.info("data_endpoint address=%s guard=%s", target.endpoint, target.guard)
+
     def sender(self, target: Target) -> ChunkSender:
         """Returns the sender to a data endpoint; a daemon that was restarted may have another. Needs the turn.
 
@@ -82,10 +98,11 @@ class Wire:
 
         Raises:
             ClosedError: The client was closed meanwhile.
-            SettingError: The endpoint is encrypted, and this client has no keys.
+            SettingError: The endpoint is encrypted, and this client has no keys; or it is not guarded well enough.
         """
         if self._closed:
             raise ClosedError("the staging client is closed", remedy="use it inside its async with block")
+        self.admit(target)
         if target.is_encrypted and self._keys is None:
             raise SettingError(
                 f"the data endpoint {target.endpoint} is encrypted, and this client has no keys",

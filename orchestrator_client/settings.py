@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from forebay.wire import check_settings, read_variables, setting, settings_from
+from forebay.wire import DataProtection, check_settings, read_variables, setting, settings_from
 
 from .codec_choice import AUTO, CODEC_SETTINGS
 
@@ -43,6 +43,11 @@ class OrchestratorSettings:
     client_key_file: str = setting("", "this client's own secret key file, for tcp endpoints; empty = no keys")
     server_key_file: str = setting("", "public key file of the daemon, by which it is known")
     worker_key_file: str = setting("", "public key file of the trainer's worker; empty = the same as the daemon's")
+    data_protection: str = setting(
+        DataProtection.NONE.value,
+        "the least that must guard bulk data at tcp, else nothing is sent; none = whatever the server has",
+        choices=tuple(kind.value for kind in DataProtection),
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)

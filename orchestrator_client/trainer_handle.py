@@ -114,6 +114,7 @@ class TrainerHandle:
     async def __aenter__(self) -> Self:
         try:
             await self._link.connect(self._timeout_s)
+            self._wire.admit(self._calls.data_target())
             self._is_staging = not self._why_it_stages_nothing()
             if self._is_staging:
                 await self._staging.__aenter__()

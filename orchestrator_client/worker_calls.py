@@ -94,7 +94,7 @@ class WorkerCalls:
         if payload is not None:
             prepared = await self._wire.payload(payload, registry=self._registry, limits=welcome.limits)
             encoded = prepared.manifest.encode(welcome.limits)
-            sending = Sending(self._wire, prepared, self._data_target)
+            sending = Sending(self._wire, prepared, self.data_target)
         call = Call(
             id=self._link.new_id(),
             epoch=welcome.epoch,
@@ -105,7 +105,8 @@ class WorkerCalls:
         )
         return PreparedCall(call, sending)
 
-    def _data_target(self) -> Target:
+    def data_target(self) -> Target:
+        """Returns where the worker wants its chunks."""
         return data_target(self._link.endpoint, self.welcome)
 
     async def run(self, prepared: PreparedCall, *, timeout_s: float, on_sent: OnSent | None = None) -> Returned:

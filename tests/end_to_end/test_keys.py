@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -309,6 +310,69 @@ def test_a_daemon_without_keys_tells_that_nothing_guards_its_data(start_daemon: 
         return client._welcome.data_protection
 
     assert talk(start_daemon(**TCP), protection) is DataProtection.NONE
+
+
+# --- a client that insists ---
+
+
+@pytest.fixture
+def insists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREBAY_DATA_PROTECTION", "encrypted")
+
+
+@pytest.mark.usefixtures("insists")
+def test_a_client_that_insists_on_encryption_sends_nothing_where_data_is_only_authenticated(
+    start_daemon: StartDaemon, files: KeyFiles
+) -> None:
+    daemon = start_daemon(**TCP, **files.server(data_protection="authenticated"))
+    with pytest.raises(SettingError) as caught:
+        talk(daemon, stage("k"), **files.client("alice"))
+    for words in (daemon.ready.data_endpoint, "got authenticated; limit encrypted", "FOREBAY_DATA_PROTECTION"):
+        assert words in str(caught.value)
+
+
+@pytest.mark.usefixtures("insists")
+def test_a_client_that_insists_on_encryption_sends_nothing_where_nothing_guards(start_daemon: StartDaemon) -> None:
+    with pytest.raises(SettingError, match="got none; limit encrypted"):
+        talk(start_daemon(**TCP), stage("k"))
+
+
+@pytest.mark.usefixtures("insists")
+def test_a_client_that_insists_on_encryption_trusts_the_file_system(start_daemon: StartDaemon) -> None:
+    assert isinstance(talk(start_daemon(), stage("k")), Staged)
+
+
+@pytest.mark.usefixtures("insists")
+def test_a_client_that_insists_sends_nothing_to_a_daemon_that_was_switched_meanwhile(
+    start_daemon: StartDaemon, files: KeyFiles
+) -> None:
+    data: dict[str, Any] = {"data_endpoint": "tcp://127.0.0.1:*"}
+    before = start_daemon(**data, **files.server())
+
+    async def run(client: StagingClient) -> None:
+        assert isinstance(await client.stage(tree(), key="one"), Staged)
+        before.close()
+        start_daemon(**data, **files.server(data_protection="authenticated"))
+        with pytest.raises(SettingError, match="got authenticated; limit encrypted"):
+            await client.stage(tree(), key="two")
+        assert all(slot.received_bytes == 0 for slot in (await client.status()).slots)
+
+    talk(before, run, **files.client("alice"))
+
+
+@pytest.mark.parametrize("protection", ["encrypted", "authenticated"])
+def test_a_client_tells_once_what_guards_its_data(
+    start_daemon: StartDaemon, files: KeyFiles, caplog: pytest.LogCaptureFixture, protection: str
+) -> None:
+    daemon = start_daemon(**TCP, **files.server(data_protection=protection))
+
+    async def run(client: StagingClient) -> None:
+        for key in ("one", "two"):
+            assert isinstance(await client.stage(tree(), key=key), Staged)
+
+    with caplog.at_level(logging.INFO):
+        talk(daemon, run, **files.client("alice"))
+    assert caplog.text.count(f"data_endpoint address={daemon.ready.data_endpoint} guard={protection}") == 1
 
 
 # --- what is open to everybody ---

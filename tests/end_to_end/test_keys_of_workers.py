@@ -64,6 +64,16 @@ def test_a_client_with_the_right_trains_with_payloads_by_either_kind_of_data_end
     assert served.engine.trained == [7]
 
 
+def test_a_client_that_insists_on_encryption_sends_no_payload_to_a_worker_that_only_authenticates(
+    shm_dir: Path, files: KeyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Served(shm_dir, **WORKER_TCP, **files.server(data_protection="authenticated")) as served:
+        monkeypatch.setenv("FOREBAY_DATA_PROTECTION", "encrypted")
+        with pytest.raises(SettingError, match="got authenticated; limit encrypted"):
+            talk(served.endpoint, lambda handle: handle.train_step(payload(7)), **files.client("driver"))
+    assert served.engine.trained == []
+
+
 def test_who_may_not_train_calls_nothing_and_who_may_not_inspect_sees_nothing(
     shm_dir: Path, files: KeyFiles
 ) -> None:

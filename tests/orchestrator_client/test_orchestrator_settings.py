@@ -27,6 +27,7 @@ def test_the_variable_keeps_the_name_that_launchers_know() -> None:
         "FOREBAY_CLIENT_KEY_FILE",
         "FOREBAY_SERVER_KEY_FILE",
         "FOREBAY_WORKER_KEY_FILE",
+        "FOREBAY_DATA_PROTECTION",
     ]
     assert load_orchestrator_settings(environment={"FOREBAY_MAX_STAGED_BATCHES": "5"}) == OrchestratorSettings()
 
