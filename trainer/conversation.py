@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from forebay.wire import (
+    MAX_ENTRIES,
     PROTOCOL_VERSION,
     Attach,
     Attached,
@@ -151,7 +152,7 @@ class Conversation:
         if self.phase is not Phase.ATTACHED:
             return []
         credit_total, keys, _ = self._holdings.demand()
-        want = Want(holder=self._holder, credit_total=credit_total, keys=keys)
+        want = Want(holder=self._holder, credit_total=credit_total, keys=keys[:MAX_ENTRIES])
         if want == self._stated and not again:
             return []
         self._stated = want
@@ -235,7 +236,8 @@ class Conversation:
             queue=self._queue,
             holder=self._holder,
             held=(*self._holdings.held(), *self._being_released()) if self._same_pool else (),
-            on_device=self._holdings.on_device(),
+            # Of more the daemon has its journal.
+            on_device=self._holdings.on_device()[:MAX_ENTRIES],
         )
         return [attach]
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypeVar
+
 import msgspec
 
-from .limits import Limits
+from .limits import MAX_ENTRIES, Limits
 from .message import Goodbye, Message, Peer, Refused, decode_with
 from .states import MicroBatchState
+
+T = TypeVar("T")
+_Entries = Annotated[tuple[T, ...], msgspec.Meta(max_length=MAX_ENTRIES)]
 
 
 class Attach(Message, frozen=True):
@@ -15,15 +20,15 @@ class Attach(Message, frozen=True):
     Attributes:
         holder: Name of the lock file in the pool's holders folder that the trainer keeps locked.
         held: (slot, generation) of every slot that it was lent and has not released.
-        on_device: (key, attempt) of every micro-batch that it has promoted and not finished.
+        on_device: (key, attempt) of micro-batches that it has promoted and not finished; the first `MAX_ENTRIES`.
     """
 
     version: int
     peer: Peer
     queue: str
     holder: str
-    held: tuple[tuple[int, int], ...] = ()
-    on_device: tuple[tuple[str, str], ...] = ()
+    held: _Entries[tuple[int, int]] = ()
+    on_device: _Entries[tuple[str, str]] = ()
 
 
 class FindPool(Message, frozen=True):
@@ -39,12 +44,12 @@ class Want(Message, frozen=True):
         holder: The attached holder.
         credit_total: Lends in queue order that it has allowed since it attached; a total, so that a repeat
             allows nothing more.
-        keys: Keys that it waits for beyond that.
+        keys: Keys that it waits for beyond that; the first `MAX_ENTRIES`.
     """
 
     holder: str
     credit_total: int
-    keys: tuple[str, ...] = ()
+    keys: _Entries[str] = ()
 
 
 class Promoted(Message, frozen=True):

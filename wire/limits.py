@@ -12,6 +12,9 @@ MAX_CHUNK_BYTES = 64 * MIB
 
 MAX_FRAMES = 1024
 """Control messages that may travel as the frames of one message of ZeroMQ's; those who have more send several."""
+MAX_ENTRIES = 2048
+"""Keys or slots that one message of a trainer's may name; a pool has at most 1024 slots."""
+
 MAX_KEY_BYTES = 256
 """UTF-8 bytes of a key or of a queue's name."""
 

@@ -12,6 +12,7 @@ import pytest
 from forebay.trainer.conversation import Conversation, Phase
 from forebay.trainer.conversation_words import told
 from forebay.wire import (
+    MAX_ENTRIES,
     PROTOCOL_VERSION,
     Attach,
     Attached,
@@ -180,6 +181,17 @@ def test_once_attached_it_tells_the_queue_and_states_the_demand(
     want = only(conversation.heard(ATTACHED, 0.0), Want)
     assert (want.holder, want.credit_total, want.keys) == ("holder1", 3, ("k",))
     assert queue.told == [(Path("/pool"), False)]
+
+
+def test_it_names_no_more_keys_in_a_message_than_the_daemon_reads(
+    conversation: Conversation, queue: FakeQueue
+) -> None:
+    keys = tuple(f"k{number}" for number in range(MAX_ENTRIES + 1))
+    queue.promoted, queue.wanted = tuple((key, "attempt") for key in keys), keys
+    assert attach(conversation).on_device == queue.promoted[:MAX_ENTRIES]
+    assert only(conversation.want(again=True), Want).keys == keys[:MAX_ENTRIES]
+    queue.wanted = keys[1:]
+    assert only(conversation.want(), Want).keys == keys[1:], "the others in their turn"
 
 
 def test_two_answers_to_a_question_that_was_repeated_still_make_it_a_new_pool(

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import forebay.wire
 from forebay.wire import (
+    MAX_ENTRIES,
+    Attach,
     CallReply,
     CallRequest,
     ControlReply,
@@ -20,6 +22,7 @@ from forebay.wire import (
     Message,
     MicroBatchState,
     Offer,
+    Peer,
     ProtocolError,
     RefusalCode,
     Refused,
@@ -35,6 +38,7 @@ from forebay.wire import (
     encode_message,
 )
 
+PEER = Peer(name="p", pid=1, host="here")
 Decode = Callable[[bytes], Message]
 DECODERS: dict[Decode, tuple[type[Message], ...]] = {
     decode_control_request: typing.get_args(ControlRequest),
@@ -79,7 +83,9 @@ def instances(hint: Any) -> st.SearchStrategy[Any]:
 
 
 def within(hint: Any, bounds: msgspec.Meta) -> st.SearchStrategy[Any]:
-    """Returns a strategy for a number or a text that has bounds."""
+    """Returns a strategy for a number, a text or a list that has bounds."""
+    if typing.get_origin(hint) is tuple:
+        return instances(hint)  # those are short
     if hint is int:
         return st.integers(None if bounds.ge is None else int(bounds.ge), (1 << 64) - 1)
     assert hint is str
@@ -213,6 +219,23 @@ def test_a_refusal_tells_the_version_so_that_both_can_be_named() -> None:
 def test_a_newer_peers_extra_fields_are_ignored() -> None:
     frame = msgspec.msgpack.encode({"type": "want", "holder": "h", "credit_total": 2, "colour": "red"})
     assert decode_trainer_request(frame) == Want(holder="h", credit_total=2)
+
+
+@pytest.mark.parametrize(
+    ("message", "field", "entry"),
+    [
+        (Want(holder="h", credit_total=1), "keys", "k"),
+        (Attach(version=1, peer=PEER, queue="q", holder="h"), "on_device", ("k", "attempt")),
+        (Attach(version=1, peer=PEER, queue="q", holder="h"), "held", (1, 2)),
+    ],
+)
+def test_a_trainer_names_no_more_keys_and_slots_in_a_message_than_the_limit(
+    message: Message, field: str, entry: Any
+) -> None:
+    most, more = (msgspec.structs.replace(message, **{field: (entry,) * (MAX_ENTRIES + i)}) for i in (0, 1))
+    assert decode_trainer_request(encode_message(most)) == most
+    with pytest.raises(ProtocolError, match=f"`array` of length <= {MAX_ENTRIES}"):
+        decode_trainer_request(encode_message(more))
 
 
 def test_messages_cannot_be_changed_once_made() -> None:
