@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
+import numpy as np
 import pytest
 
-from forebay.wire import MicroBatchGoneError
+from forebay import StagingClient, SteadyPace
+from forebay.wire import MicroBatchGoneError, Status
 
 from .fed_engine import Attached
-from .fed_orchestrator import batch, keys, slots, stage, status, wait
+from .fed_orchestrator import batch, keys, slots, stage, status, wait, with_client
 from .processes import EVENT_S, StartDaemon, all_free, see
 
 # --- one order ---
@@ -125,6 +129,33 @@ def test_a_step_waits_for_a_key_that_is_staged_only_later(start_daemon: StartDae
         step.result(EVENT_S)
         engine.train(1)
         assert engine.trained == ["k1", "k0"]
+
+
+def is_filling(status: Status) -> bool:
+    return any(slot.state == "FILLING" for slot in status.slots)
+
+
+@pytest.mark.parametrize("cause", ["the queue was reset", "abandoned by its sender", "the sender fell silent"])
+def test_a_step_that_waits_for_a_key_hears_that_it_is_dropped(start_daemon: StartDaemon, cause: str) -> None:
+    daemon = start_daemon(fill_lease_s=0.5 if "silent" in cause else 60.0)
+
+    async def drop(step: Future[Any]) -> None:
+        pace = SteadyPace(1 << 20)  # it fills for a minute
+        async with StagingClient(daemon.control_endpoint, pace=pace, retry_s=EVENT_S) as slow:
+            sending = asyncio.create_task(slow.stage({"x": np.zeros(64 << 20, np.uint8)}, key="k1"))
+            await asyncio.to_thread(see, daemon, is_filling)
+            if cause == "the queue was reset":
+                await asyncio.to_thread(with_client, daemon, lambda client: client.reset("train"))
+            elif cause == "abandoned by its sender":
+                sending.cancel()
+            # Nobody tells the daemon anew what is waited for but the trainer itself, every two seconds.
+            with pytest.raises(MicroBatchGoneError, match=f"'k1' is dropped: {cause}"):
+                await asyncio.wrap_future(step)
+            sending.cancel()
+
+    with Attached(daemon) as engine, ThreadPoolExecutor(1) as pool:
+        asyncio.run(drop(pool.submit(engine.fwd_bwd, None, "k1", stage_timeout_s=EVENT_S)))
+    see(daemon, all_free)
 
 
 def test_a_key_that_was_trained_is_not_waited_for(start_daemon: StartDaemon) -> None:
