@@ -172,8 +172,7 @@ class Party:
 
     def _keep(self) -> None:
         with self.log.open("ab") as log:
-            while True:
-                self._start(log)
+            while self._start(log):
                 code = self._live()
                 # One that was told to end before it might stay away comes back.
                 is_final = code == 0 and self._may_end.is_set() and not self._ends_for_now
@@ -183,11 +182,14 @@ class Party:
                     time.sleep(_PAUSE_S)
         self._has_ended.set()
 
-    def _start(self, log: IO[bytes]) -> None:
+    def _start(self, log: IO[bytes]) -> bool:
+        """Starts the next life, unless the soak has ended meanwhile: nobody would end that one."""
         number = len(self.lives) + 1
         self._at_work.clear()
         self._ends_for_now = False
         with self._lock:
+            if self._is_over:
+                return False
             self._process = subprocess.Popen(
                 [self._python, "-m", *self._command(number)],
                 stdin=subprocess.PIPE,
@@ -201,6 +203,7 @@ class Party:
             self.lives.append(Life(number=number, pid=self._process.pid, began_at=time.monotonic()))
             if self._last_order:
                 self._tell(self._last_order)
+        return True
 
     def _live(self) -> int:
         process, life = self._process, self.lives[-1]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -49,11 +53,34 @@ def soak(
         keep=None if keep is None else str(keep),
         keys=keys,
     )
-    with interruptible():
+    with interruptible(), _ended_by_signals():
         result = run(settings)
     tell(result, json, _print_table)
     if not result.is_clean:
         raise typer.Exit(EXIT_FAILED)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Has SIGTERM end the soak as Ctrl-C does; once it ends by either, nothing keeps it from ending its processes.
+
+    Some of them may be stopped, and would stay behind for ever.
+    """
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _print_table(result: SoakResult, console: Console) -> None:
