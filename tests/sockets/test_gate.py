@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from forebay.sockets import AuthorisedFile, Endpoint, Gate, load_client_keys, load_server_keys
 from forebay.wire import STRANGER, Peer, Right
@@ -21,6 +22,12 @@ PATIENCE_MS = 20_000
 MOMENT_MS = 300
 PEER = Peer(name="test", pid=os.getpid(), host="here")
 MAX_FRAME_BYTES = 1000
+HANDSHAKES = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 
 
 class Site:
@@ -39,7 +46,7 @@ class Site:
         self._inside: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._outside: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._endpoints: list[Endpoint] = []
-        self._sockets: list[zmq.Socket[bytes]] = []
+        self._handshakes: dict[zmq.Socket[bytes], zmq.Socket[bytes]] = {}
         self.gate: Gate | None = None
 
     def bind(self, address: str = "tcp://127.0.0.1:*", *, gate: bool = True) -> Endpoint:
@@ -62,7 +69,7 @@ class Site:
     ) -> zmq.Socket[bytes]:
         socket = self._outside.socket(zmq.DEALER)
         socket.linger = 0
-        self._sockets.append(socket)
+        self._handshakes[socket] = socket.get_monitor_socket(HANDSHAKES)
         if routing:
             socket.routing_id = routing
         if name:
@@ -72,8 +79,18 @@ class Site:
         socket.connect(endpoint.address)
         return socket
 
+    def lets_in(self, socket: zmq.Socket[bytes]) -> bool:
+        """Waits for the end of a client's handshake; returns whether it got in. What it said is there by then."""
+        told = self._handshakes[socket]
+        assert told.poll(PATIENCE_MS), "nobody ends the handshake"
+        event = int(parse_monitor_message(told.recv_multipart())["event"])
+        return event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+
     def close(self) -> None:
-        for socket in self._sockets:
+        for socket, handshakes in self._handshakes.items():
+            if not socket.closed:
+                socket.disable_monitor()
+            handshakes.close()
             socket.close()
         for endpoint in self._endpoints:
             endpoint.close(linger_ms=0)
@@ -118,20 +135,24 @@ def test_an_unknown_client_one_without_keys_and_one_that_means_another_server_sa
 ) -> None:
     site.files.authorise(site.files.entry("alice", "stage"))
     endpoint = site.bind()
-    site.connect(endpoint, "bob").send(b"let me in")
-    site.connect(endpoint, "alice", server="bob").send(b"let me in")
-    site.connect(endpoint).send(b"let me in")
-    assert heard(endpoint, MOMENT_MS) == []
+    for name, server in (("bob", "server"), ("alice", "bob"), ("", "server")):
+        stranger = site.connect(endpoint, name, server=server)
+        stranger.send(b"let me in")
+        assert not site.lets_in(stranger)
     assert f"stranger_turned_away key={site.files.public('bob')}" in caplog.text
-    site.connect(endpoint, "alice").send(b"hello")
+    alice = site.connect(endpoint, "alice")
+    alice.send(b"hello")
+    assert site.lets_in(alice)
     [(_, _, frames)] = heard(endpoint)
-    assert frames == [b"hello"], "who is known gets in all the while"
+    assert frames == [b"hello"], "who is known gets in all the while, and nobody else was heard"
 
 
 def test_without_a_gate_nobody_gets_in(site: Site) -> None:
     endpoint = site.bind(gate=False)
-    site.connect(endpoint, "alice").send(b"let me in")
-    assert heard(endpoint, MOMENT_MS) == []
+    alice = site.connect(endpoint, "alice")
+    alice.send(b"let me in")
+    assert not site.lets_in(alice)
+    assert heard(endpoint, 0) == []
 
 
 def test_an_error_in_the_question_who_may_enter_turns_one_away_and_the_gate_goes_on(
@@ -140,8 +161,9 @@ def test_an_error_in_the_question_who_may_enter_turns_one_away_and_the_gate_goes
     endpoint = site.bind()
     with monkeypatch.context() as patch:
         patch.setattr(AuthorisedFile, "client_of", fails)
-        site.connect(endpoint, "alice").send(b"let me in")
-        assert heard(endpoint, MOMENT_MS) == []
+        alice = site.connect(endpoint, "alice")
+        alice.send(b"let me in")
+        assert not site.lets_in(alice)
     assert f"gate_failed key={site.files.public('alice')} reason=RuntimeError: on purpose" in caplog.text
     site.connect(endpoint, "alice").send(b"hello")
     assert [frames for _, _, frames in heard(endpoint)] == [[b"hello"]]
