@@ -272,7 +272,8 @@ def _who_answers(context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
             probe.send(encode_message(hello))
             return _who_says(probe.recv())
         except zmq.Again:
-            return "a process that does not answer as a Forebay daemon or worker"
+            # This process has no client's keys to ask with.
+            return "a process that does not say who it is: one that lets known keys in alone, or none of Forebay's"
         except zmq.ZMQError:
             return "a process that cannot be asked who it is"
 

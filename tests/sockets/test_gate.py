@@ -14,7 +14,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from forebay.sockets import AuthorisedFile, Endpoint, Gate, load_client_keys, load_server_keys
-from forebay.wire import STRANGER, Peer, Right
+from forebay.wire import STRANGER, HeldError, Peer, Right
 
 from .key_files import KeyFiles
 
@@ -49,7 +49,7 @@ class Site:
         self._handshakes: dict[zmq.Socket[bytes], zmq.Socket[bytes]] = {}
         self.gate: Gate | None = None
 
-    def bind(self, address: str = "tcp://127.0.0.1:*", *, gate: bool = True) -> Endpoint:
+    def bind(self, address: str = "tcp://127.0.0.1:*", *, gate: bool = True, has_keys: bool = True) -> Endpoint:
         if gate:
             self.gate = Gate(self._inside, self.keys)
         endpoint = Endpoint(
@@ -59,7 +59,7 @@ class Site:
             setting="s",
             peer=PEER,
             max_frame_bytes=MAX_FRAME_BYTES,
-            keys=self.keys,
+            keys=self.keys if has_keys else None,
         )
         self._endpoints.append(endpoint)
         return endpoint
@@ -145,6 +145,16 @@ def test_an_unknown_client_one_without_keys_and_one_that_means_another_server_sa
     assert site.lets_in(alice)
     [(_, _, frames)] = heard(endpoint)
     assert frames == [b"hello"], "who is known gets in all the while, and nobody else was heard"
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_whoever_finds_a_guarded_port_taken_is_told_that_keys_may_keep_it_from_knowing_by_whom(
+    site: Site, has_keys: bool
+) -> None:
+    taken = site.bind()
+    words = rf"s {taken.address} is held by a process that does not say who it is: one that lets known keys in"
+    with pytest.raises(HeldError, match=words):
+        site.bind(taken.address, gate=False, has_keys=has_keys)
 
 
 def test_without_a_gate_nobody_gets_in(site: Site) -> None:
