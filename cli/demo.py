@@ -23,6 +23,7 @@ from forebay.wire import SettingError
 
 from .app import EXIT_INTERRUPTED
 from .needs import need_jax
+from .plain import json_line
 
 EXIT_FAILED = 1
 _STEPS: Final = 3
@@ -138,4 +139,4 @@ def _print(console: Console, result: Any, *, json: bool) -> None:
     if result.timeline is not None:
         print_timeline(console, result.timeline)
     if json:
-        sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+        sys.stdout.write(json_line(result))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from forebay.sockets import load_public_key, make_key_files
-from forebay.wire import Right
+from forebay.wire import Right, on_one_line
 
 
 def keygen(
@@ -24,6 +24,11 @@ def keygen(
     """
     public, secret = make_key_files(folder, name)
     key = load_public_key(str(public), "key_file").decode()
-    sys.stderr.write(f"secret key: {secret}, stays where it is used\npublic key: {public}, for the other side\n")
+    sys.stderr.write(
+        f"secret key: {on_one_line(str(secret))}, stays where it is used\n"
+        f"public key: {on_one_line(str(public))}, for the other side\n"
+    )
     rights = json.dumps([str(one) for one in right or [Right.STAGE]])
-    sys.stdout.write(f'[{json.dumps(name)}]\nkey = "{key}"\nrights = {rights}\n')
+    # Quoted as JSON's is TOML's text as well; JSON's spelling of what is not ASCII is not.
+    quoted = json.dumps(name, ensure_ascii=False)
+    sys.stdout.write(f'[{quoted}]\nkey = "{key}"\nrights = {rights}\n')

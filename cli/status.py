@@ -6,13 +6,15 @@ import asyncio
 import sys
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from forebay.orchestrator_client import StagingClient
 from forebay.wire import Status, printable
+
+from .plain import json_line, plain
 
 
 def status(
@@ -27,16 +29,10 @@ def status(
     """Show the daemon's slots and queues."""
     found = asyncio.run(_ask(endpoint, timeout_s, client_key_file, server_key_file))
     if json:
-        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+        sys.stdout.write(json_line(found))
         return
     console = Console(width=min(100, Console().width))
-    console.print(
-        f"daemon pid {found.peer.pid} on {found.peer.host}, version {found.software}, "
-        f"up {found.uptime_s:.0f} s, {'draining' if found.draining else 'serving'}, pool {found.pool}, "
-        f"{found.waiting_offers} offers wait",
-        markup=False,
-        highlight=False,
-    )
+    console.print(_daemon(found))
     console.print(_slots(found))
     console.print(_queues(found))
 
@@ -55,15 +51,24 @@ async def _ask(
         return await client.status()
 
 
+def _daemon(found: Status) -> Text:
+    return Text(
+        f"daemon pid {found.peer.pid} on {printable(found.peer.host)}, version {printable(found.software)}, "
+        f"up {found.uptime_s:.0f} s, {'draining' if found.draining else 'serving'}, "
+        f"pool {printable(found.pool)}, {found.waiting_offers} offers wait"
+    )
+
+
 def _slots(found: Status) -> Table:
-    table = Table("slot", "gen", "state", "MiB", "queue", "key", "version", "filled", "age s", "holder", box=None)
+    columns = ("slot", "gen", "state", "MiB", "queue", "key", "version", "filled", "offered s", "holder")
+    table = Table(*columns, box=None)
     for slot in found.slots:
         filled = f"{slot.received_bytes / slot.expected_bytes:.0%}" if slot.expected_bytes else ""
         table.add_row(
-            *(str(slot.index), str(slot.generation), slot.state, f"{slot.slot_bytes / 2**20:.0f}"),
-            *(_plain(slot.queue), _plain(slot.key), _version(slot.policy_version), filled),
+            *(str(slot.index), str(slot.generation), plain(slot.state), f"{slot.slot_bytes / 2**20:.0f}"),
+            *(plain(slot.queue), plain(slot.key), _version(slot.policy_version), filled),
             f"{slot.offered_s:.1f}" if slot.key else "",
-            _plain(f"{slot.holder.name} {slot.holder.pid}") if slot.holder else "",
+            plain(f"{slot.holder.name} {slot.holder.pid}") if slot.holder else "",
         )
     return table
 
@@ -73,9 +78,9 @@ def _queues(found: Status) -> Table:
     for queue in found.queues:
         trainer = queue.trainer
         table.add_row(
-            *(_plain(queue.name), _version(queue.policy_version), str(len(queue.ready))),
-            _plain(", ".join(queue.on_device)),
-            _plain(f"{trainer.name} {trainer.pid} on {trainer.host}") if trainer else "none",
+            *(plain(queue.name), _version(queue.policy_version), str(len(queue.ready))),
+            plain(", ".join(queue.on_device)),
+            plain(f"{trainer.name} {trainer.pid} on {trainer.host}") if trainer else "none",
             f"{queue.trainer_since_s:.0f}" if trainer else "",
         )
     return table
@@ -83,8 +88,3 @@ def _queues(found: Status) -> Table:
 
 def _version(policy_version: int | None) -> str:
     return "" if policy_version is None else str(policy_version)
-
-
-def _plain(text: str) -> str:
-    """Shows a peer's words without letting them drive the terminal or the markup."""
-    return printable(text).replace("[", r"\[")

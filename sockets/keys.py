@@ -49,8 +49,8 @@ def make_key_files(folder: Path, name: str) -> tuple[Path, Path]:
         UsageError: The name is none, or one of the files is there already; nothing has changed.
         HostError: They cannot be written.
     """
-    if not name or Path(name).name != name or name.startswith("."):
-        raise UsageError("name of the key files", got=name, limit="a file name without a folder")
+    if not name or not name.isprintable() or Path(name).name != name or name.startswith("."):
+        raise UsageError("name of the key files", got=name, limit="a printable file name without a folder")
     made: list[Path] = []
     try:
         # Private from its making on; a link is there whole or not at all, and never replaces a file.

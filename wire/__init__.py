@@ -79,6 +79,7 @@ from .errors import (
     UsageError,
     VersionMismatchError,
     WaitTimeoutError,
+    on_one_line,
     printable,
     words_of,
 )
@@ -287,6 +288,7 @@ __all__ = [
     "flatten",
     "is_exposed",
     "is_public_key",
+    "on_one_line",
     "open_to_all",
     "pack",
     "parse_settings",

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from ..app import EXIT_INTERRUPTED
+from ..plain import json_line
 
 EXIT_FAILED = 1
 R = TypeVar("R")
@@ -46,7 +46,7 @@ def interruptible() -> Iterator[None]:
 def tell(result: R, as_json: bool, print_table: Callable[[R, Console], None]) -> None:
     """Prints a result to standard output, as a table or as one line of JSON."""
     if as_json:
-        sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+        sys.stdout.write(json_line(result))
     else:
         print_table(result, Console(highlight=False))
 

@@ -75,8 +75,8 @@ def test_a_file_that_is_there_is_never_replaced(tmp_path: Path, present: str) ->
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(present, "mine")]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../alice", "a/b", ".hidden"])
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["", ".", "..", "../alice", "a/b", ".hidden", "red\x1b[31m", "\u202egpj"])
+def test_a_name_that_leads_elsewhere_or_drives_a_terminal_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="name of the key files"):
         make_key_files(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
@@ -89,15 +89,16 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_the_command_prints_what_goes_into_the_file_of_authorised_clients(tmp_path: Path) -> None:
     entries = ""
-    for name, flags in (("alice", []), ("bob 2", ["--right", "train", "--right", "inspect"])):
+    second = 'bob 2 "é\U0001f600'
+    for name, flags in (("alice", []), (second, ["--right", "train", "--right", "inspect"])):
         done = CliRunner().invoke(app, ["keygen", name, "--folder", str(tmp_path), *flags])
         assert done.exit_code == 0
         assert str(tmp_path / f"{name}.key_secret") in done.stderr
         entries += done.stdout
-    alice, bob = (load_public_key(str(tmp_path / f"{name}.key"), "").decode() for name in ("alice", "bob 2"))
+    alice, bob = (load_public_key(str(tmp_path / f"{name}.key"), "").decode() for name in ("alice", second))
     assert read_clients(entries, "output") == {
         alice: Client("alice", frozenset({Right.STAGE})),
-        bob: Client("bob 2", frozenset({Right.TRAIN, Right.INSPECT})),
+        bob: Client(second, frozenset({Right.TRAIN, Right.INSPECT})),
     }
 
 
