@@ -12,6 +12,7 @@ import pytest
 from forebay import HeldError, TrainerWorker
 from forebay.wire import SettingError, UsageError
 
+from .processes import EVENT_S
 from .served import Engine, Served, payload, talk
 
 
@@ -60,8 +61,11 @@ def test_a_worker_says_where_it_is_and_what_it_has(shm_dir: Path) -> None:
 
 def test_a_worker_that_cannot_be_made_leaves_nothing(shm_dir: Path) -> None:
     (shm_dir / "worker_data.sock").mkdir()
-    before = {thread.name for thread in threading.enumerate()}
+    before = set(threading.enumerate())
     with pytest.raises(SettingError, match="worker_data_endpoint"):
         Served(shm_dir)
     assert [path.name for path in shm_dir.iterdir()] == ["worker_data.sock"]
-    assert {thread.name for thread in threading.enumerate()} <= before
+    for thread in set(threading.enumerate()) - before:
+        # It may have said that it is done, and be on its way out.
+        thread.join(EVENT_S)
+        assert not thread.is_alive(), thread
