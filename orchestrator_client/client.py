@@ -7,18 +7,14 @@ import uuid
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-import msgspec
-
 from forebay.shm import default_endpoint
 from forebay.wire import (
-    Abandon,
     Advance,
     Advanced,
     Await,
     ClosedError,
     GetStatus,
     Gone,
-    Granted,
     Limits,
     MicroBatchGoneError,
     MicroBatchState,
@@ -36,12 +32,11 @@ from forebay.wire import (
     chunk_checksum,
     default_registry,
 )
-from forebay.wire import Staged as StagedMessage
 
 from .data_endpoint import Target, data_target
-from .exchange import Exchange
 from .freshness import check_freshness
 from .key_choice import daemon_keys
+from .offering import Offering
 from .pace import Pace
 from .payload import Payload
 from .remote_errors import unexpected
@@ -187,8 +182,7 @@ class StagingClient:
             expires_s=expires_s,
         )
         sending = Sending(self._wire, payload, self._data_target)
-        with self._link.talk():
-            reply = await self._offer(offer, sending, started, started + timeout_s)
+        reply = await Offering(self._link, offer, sending, started).run(started + timeout_s)
         if isinstance(reply, Refused):
             return Refusal(key, reply.code, reply.words)
         seconds = time.monotonic() - started
@@ -201,28 +195,6 @@ class StagingClient:
             return b""
         body = payload.body()
         return body if len(body) <= limits.max_eager_bytes else b""
-
-    async def _offer(
-        self, offer: Offer, sending: Sending, started: float, deadline: float
-    ) -> StagedMessage | Refused:
-        def with_age() -> Offer:
-            return msgspec.structs.replace(offer, age_s=time.monotonic() - started)
-
-        try:
-            with self._link.exchange(offer, renewed=with_age) as exchange:
-                self._link.send(with_age())
-                reply = await self._fill(exchange, sending, deadline, offer.key)
-        except BaseException:
-            self._abandon(offer)
-            raise
-        if isinstance(reply, Refused) and exchange.repeats:
-            # A repeat that is on its way may find room, and would hold a slot that nobody fills.
-            self._abandon(offer)
-        return reply
-
-    def _abandon(self, offer: Offer) -> None:
-        abandon = Abandon(id=self._link.new_id(), queue=offer.queue, key=offer.key, attempt=offer.attempt)
-        self._link.send_last(abandon)
 
     async def wait(
         self, key: str, *, queue: str = "train", until: Until = "consumed", timeout_s: float = 600.0
@@ -306,7 +278,7 @@ class StagingClient:
             return reply
         raise unexpected("status", reply)
 
-    # Staging.
+    # The daemon.
 
     @property
     def _welcome(self) -> Welcome:
@@ -316,36 +288,3 @@ class StagingClient:
 
     def _data_target(self) -> Target:
         return data_target(self._link.endpoint, self._welcome)
-
-    async def _fill(
-        self, exchange: Exchange, sending: Sending, deadline: float, key: str
-    ) -> StagedMessage | Refused:
-        """Sends what each grant says is missing until the daemon has it all, or refuses.
-
-        A repeated offer is answered by a grant too: with another slot or token if the first one is void, else
-        with the bytes that arrived so far. Only if those no longer grow is anything sent again.
-        """
-        grant: Granted | None = None
-        async with sending:
-            while True:
-                what = _describe_wait(key, grant, sending.payload_bytes)
-                reply = await exchange.next(deadline, what)
-                match reply:
-                    case StagedMessage() | Refused():
-                        return reply
-                    case Reached():
-                        continue  # it waits for a slot
-                    case Granted():
-                        await sending.follow(reply)
-                        grant = reply
-                    case _:
-                        raise unexpected("stage", reply)
-
-
-def _describe_wait(key: str, grant: Granted | None, payload_bytes: int) -> str:
-    if grant is None:
-        return f"a slot for {key!r}"
-    return (
-        f"{key!r} to be complete in slot {grant.slot}"
-        f" (at the last answer {grant.received_bytes} of {payload_bytes} bytes had arrived)"
-    )
