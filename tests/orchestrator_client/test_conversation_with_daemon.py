@@ -221,7 +221,7 @@ def test_lost_answers_are_asked_for_again_with_the_same_attempt(shm_dir: Path) -
         offers = daemon.of_kind(Offer)
     assert isinstance(result, Staged)
     assert (result.key, result.payload_bytes) == ("k", 400)
-    assert len(offers) == 6
+    assert len(offers) >= 6, "one more may be on its way when the answer comes"
     assert len({(offer.id, offer.attempt, offer.manifest) for offer in offers}) == 1
 
 
