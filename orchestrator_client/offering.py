@@ -19,7 +19,8 @@ class Offering:
 
     Args:
         link: To the daemon.
-        offer: What is said first, and again while nothing is heard; with its age each time.
+        offer: What is said first, and again while nothing is heard; with its age each time, and without its body
+            to a daemon that has that.
         sending: Of its bytes.
         started: Monotonic second from which on the offer ages.
     """
@@ -29,6 +30,7 @@ class Offering:
         self._offer = offer
         self._sending = sending
         self._started = started
+        self._body_is_in = ""
 
     async def run(self, deadline: float) -> Staged | Refused:
         """Has it staged, or refused; ends it at the daemon if it ends otherwise.
@@ -41,8 +43,8 @@ class Offering:
         """
         with self._link.talk():
             try:
-                with self._link.exchange(self._offer, renewed=self._with_age) as exchange:
-                    self._link.send(self._with_age())
+                with self._link.exchange(self._offer, renewed=self._renewed) as exchange:
+                    self._link.send(self._renewed())
                     reply = await self._fill(exchange, deadline)
             except BaseException:
                 self._abandon()
@@ -52,8 +54,15 @@ class Offering:
                 self._abandon()
             return reply
 
-    def _with_age(self) -> Offer:
-        return msgspec.structs.replace(self._offer, age_s=time.monotonic() - self._started)
+    def _renewed(self) -> Offer:
+        body = b"" if self._body_is_in == self._epoch else self._offer.body
+        return msgspec.structs.replace(self._offer, body=body, age_s=time.monotonic() - self._started)
+
+    @property
+    def _epoch(self) -> str:
+        """The run of the daemon that the link talks to."""
+        assert self._link.welcome is not None
+        return self._link.welcome.epoch
 
     def _abandon(self) -> None:
         offer = self._offer
@@ -74,7 +83,9 @@ class Offering:
                     case Staged() | Refused():
                         return reply
                     case Reached():
-                        continue  # it waits for a slot
+                        # It waits for a slot, with its body; should the daemon have lost it after all, it asks for
+                        # the chunks.
+                        self._body_is_in = self._epoch
                     case Granted():
                         await sending.follow(reply)
                         grant = reply

@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 
 from forebay.orchestrator_client import Staged, StagingClient, SteadyPace
-from forebay.wire import ControlReply, ControlRequest, Hello, Offer, chunk_checksum
+from forebay.wire import (
+    ControlReply,
+    ControlRequest,
+    Hello,
+    MicroBatchState,
+    Offer,
+    Reached,
+    RefusalCode,
+    Refused,
+    chunk_checksum,
+)
 
 from .fake_daemon import LIMITS, PATIENCE_S, FakeDaemon, grant, staged
 
@@ -102,3 +112,30 @@ def test_where_the_daemon_grants_a_slot_instead_chunks_are_sent(shm_dir: Path) -
     assert (header.offset, header.length, header.checksum) == (0, len(BODY), chunk_checksum(BODY, 0))
     assert wire_bytes(outcome) == outcome.payload_bytes
     assert offer.body == BODY
+
+
+def test_a_body_is_repeated_until_the_daemon_has_it_and_again_to_the_next_daemon(shm_dir: Path) -> None:
+    def answer(request: ControlRequest) -> Iterable[ControlReply] | None:
+        number = len(daemon.of_kind(Offer))
+        match request:
+            case Hello():
+                welcome = daemon.welcome(request, limits=msgspec.structs.replace(LIMITS, max_eager_bytes=1000))
+                return [msgspec.structs.replace(welcome, epoch="first" if number < 5 else "second")]
+            case Offer() if number in (1, 4):
+                return []
+            case Offer() if number in (2, 3):
+                return [Reached(id=request.id, state=MicroBatchState.OFFERED)]
+            case Offer() if number == 5:
+                return [Refused(id=request.id, code=RefusalCode.HELLO_FIRST, words="who are you?")]
+            case Offer():
+                return [staged(request)]
+            case _:
+                return None
+
+    with FakeDaemon(shm_dir, answer) as daemon:
+        stage(daemon, SMALL, retry_s=0.3)
+        offers = daemon.of_kind(Offer)
+    assert [bool(offer.body) for offer in offers[:2]] == [True, True], "the first may have been lost"
+    assert [offer.body for offer in offers[3:5]] == [b"", b""]
+    assert offers[5].body == BODY, "another daemon knows nothing of it"
+    assert len({(offer.attempt, offer.manifest, offer.checksum) for offer in offers}) == 1
