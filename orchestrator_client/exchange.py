@@ -41,6 +41,7 @@ class Exchange:
         self.repeats_are_answered = repeats_are_answered
         self.replies: asyncio.Queue[Message | ForebayError | None] = asyncio.Queue()
         self.repeats = 0
+        self._began = time.monotonic()
         self._words_heard = 0
         self._unanswered = 0
 
@@ -62,8 +63,11 @@ class Exchange:
         while True:
             patience = min(self._link.retry_s, deadline - time.monotonic())
             if patience <= 0:
-                remedy = f"see what the {kind.name} at {self._link.endpoint} does with: {kind.look}"
-                raise WaitTimeoutError(f"timed out waiting for {what}", remedy=remedy)
+                raise WaitTimeoutError(
+                    f"timed out after {time.monotonic() - self._began:.1f} s waiting for {what}",
+                    remedy=f"see what the {kind.name} at {self._link.endpoint} does with: {kind.look};"
+                    " or give it more time (timeout_s)",
+                )
             try:
                 # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the answer.
                 async with asyncio.timeout(patience):
@@ -100,7 +104,10 @@ class Exchange:
         kind, endpoint = self._link.kind, self._link.endpoint
         match reply:
             case None:
-                return ClosedError(f"the client was closed while {what} was awaited")
+                return ClosedError(
+                    f"the client was closed while {what} was awaited",
+                    remedy="await what is under way before its async with block ends",
+                )
             case Goodbye():
                 return BrokenError(
                     f"the {kind.name} at {endpoint} stopped; still awaited: {what}", remedy=kind.start

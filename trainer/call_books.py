@@ -143,12 +143,19 @@ class CallBooks:
         if self.draining:
             return RefusalCode.DRAINING, "the worker is shutting down"
         if lane is None:
-            return RefusalCode.UNKNOWN_METHOD, f"the worker has no method {printable(request.method)!r}"
+            return RefusalCode.UNKNOWN_METHOD, (
+                f"the worker has no method {printable(request.method)!r}; TrainerHandle.methods names those it has"
+            )
         if len(self._unfinished) >= self._limits.waiting_calls:
-            return RefusalCode.TOO_MANY_CALLS, f"{self._limits.waiting_calls} calls wait or run already"
+            return RefusalCode.TOO_MANY_CALLS, (
+                f"{self._limits.waiting_calls} calls wait or run already; call again when some are over"
+            )
         share = self._limits.waiting_calls - self._limits.waiting_calls // _LEFT_TO_OTHERS
         if sum(other.is_of(sender, request.call) for other in self.unfinished) >= share:
-            return RefusalCode.TOO_MANY_CALLS, f"{share} calls of this client wait or run already"
+            return RefusalCode.TOO_MANY_CALLS, (
+                f"{share} calls of this client wait or run already, and the others are kept for other clients;"
+                " call again when some are over"
+            )
         return None
 
     def _take_manifest(self, call: CallRecord, encoded: bytes, now: float) -> tuple[RefusalCode, str] | None:
@@ -161,7 +168,10 @@ class CallBooks:
         call.body_bytes = layout.body_bytes
         taken = sum(other.body_bytes for other in self.unfinished)
         if taken + call.body_bytes > self._limits.inline_bytes:
-            words = f"{call.body_bytes} bytes beside {taken} of other calls are over {self._limits.inline_bytes}"
+            words = (
+                f"{call.body_bytes} bytes beside {taken} of other calls are over {self._limits.inline_bytes}"
+                " (inline_total_bytes); call again when some are over, or stage it"
+            )
             return RefusalCode.INLINE_FULL, words
         self._payloads += 1
         call.payload_number = self._payloads % (1 << 32)

@@ -62,7 +62,10 @@ class Crew:
         try:
             thread.start()
         except RuntimeError as error:
-            raise HostError(f"the worker's thread {name} cannot be started: {error}") from error
+            raise HostError(
+                f"the worker's thread {name} cannot be started: {error}",
+                remedy="see the limits on threads (ulimit -u) and on memory",
+            ) from error
         if not self._threads:
             atexit.register(self._end_with_interpreter)
         self._threads.append(thread)

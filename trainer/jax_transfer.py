@@ -204,6 +204,7 @@ def _put(host: Array, target: Target, path: str, default_is_host_memory: bool) -
         raise TreeError(
             f"leaf {path} cannot be put on the device: {error}",
             got=f"{host.dtype}{list(host.shape)} for {target}",
+            remedy="choose a sharding that fits it",
         ) from error
     return array
 

@@ -93,7 +93,11 @@ def _broadcast(prefix: Any, node: Node, path: str, registry: TreeRegistry) -> It
         case Static():
             return
         case Leaf() if not _is_target(prefix):
-            raise TreeError(f"the shardings have no sharding at leaf {path}", got=type(prefix).__name__)
+            raise TreeError(
+                f"the shardings have no sharding at leaf {path}",
+                got=type(prefix).__name__,
+                limit="a sharding, a device, or None",
+            )
         case Leaf():
             yield prefix
         case _:
@@ -141,5 +145,6 @@ def _values_of(prefix: dict[Any, Any], node: Dict, path: str) -> list[Any]:
         raise TreeError(
             f"the shardings do not fit the micro-batch's keys at {path}",
             got=f"{sorted(map(str, missing))} missing, {sorted(map(str, surplus))} too many",
+            limit="the keys of the micro-batch",
         )
     return [prefix.get(key) for key in node.keys]

@@ -82,7 +82,10 @@ class Promoter:
             try:
                 thread.start()
             except RuntimeError as error:
-                raise HostError(f"the promoter's thread cannot be started: {error}") from error
+                raise HostError(
+                    f"the promoter's thread cannot be started: {error}",
+                    remedy="see the limits on threads (ulimit -u) and on memory",
+                ) from error
             self._thread = thread
 
     def wake(self) -> None:

@@ -299,7 +299,10 @@ class TrainerWorker:
             self.stop()
             limit_s = self.settings.worker_drain_s + _STOP_MARGIN_S
             if not self._is_idle.wait(limit_s):
-                raise WaitTimeoutError(f"waited {limit_s:g} s for the thread that serves {self!r} to stop")
+                raise WaitTimeoutError(
+                    f"waited {limit_s:g} s for the thread that serves {self!r} to stop",
+                    remedy="close it again later, or end this process",
+                )
         self._is_closed = True
         self._drain()
         self._act()

@@ -209,6 +209,18 @@ def test_one_client_leaves_the_others_a_quarter_of_the_calls_that_may_wait(
     assert len(list(desk.books.unfinished)) == 8
 
 
+def test_a_call_that_is_refused_for_want_of_room_is_told_which_setting_and_when_to_come_again() -> None:
+    desk = CallDesk(waiting_calls=2, inline_bytes=600)
+    first, second, third = (Caller(desk, name, Address(name.encode())) for name in "abc")
+    first.begin("update", payload_of(500))
+    answer = only(second.say(second.request("step", payload_of(500))), Refused)
+    assert answer.words.startswith("500 bytes beside 500 of other calls are over 600 (inline_total_bytes); call")
+    second.begin("step")
+    for caller in (second, third):
+        answer = only(caller.say(caller.request()), Refused)
+        assert answer.words == "2 calls wait or run already; call again when some are over"
+
+
 def test_a_repeat_is_no_further_call_when_there_are_as_many_as_may_be() -> None:
     desk = CallDesk(waiting_calls=1)
     caller = Caller(desk)
