@@ -146,7 +146,8 @@ def test_a_worker_that_was_restarted_is_greeted_and_the_next_call_is_for_it(shm_
 def test_a_call_that_times_out_says_what_it_waited_for_and_is_taken_back(shm_dir: Path) -> None:
     async def run(handle: TrainerHandle) -> None:
         for call in (handle.update(timeout_s=0.2), handle.train_step(TREE, timeout_s=0.2)):
-            with pytest.raises(WaitTimeoutError, match=r"timed out after \d+\.\d s waiting for the answer to") as caught:
+            words = r"timed out after \d+\.\d s waiting for the answer to"
+            with pytest.raises(WaitTimeoutError, match=words) as caught:
                 await call
             assert worker.endpoint in str(caught.value)
             assert "TrainerHandle.status; or give it more time (timeout_s)" in str(caught.value)
