@@ -86,8 +86,9 @@ class WaitingLine:
         if len(slots) > _SHOWN_SLOTS:
             # The words are remembered with the attempt, thousands of times.
             held += f" and {len(slots) - _SHOWN_SLOTS} more"
-        words = f"no slot became free for {printable(batch.key)!r}"
-        self._book.outcomes.refuse_attempt(batch, RefusalCode.NO_SLOT, words, details=f": {held}")
+        words = f"no slot became free for {printable(batch.key)!r} within {now - batch.since:.1f} s"
+        details = f": {held}; wait longer (wait_s), or give the pool more slots (slots)"
+        self._book.outcomes.refuse_attempt(batch, RefusalCode.NO_SLOT, words, details=details)
         self._book.forget_offer(batch, now, "no slot became free")
 
     def _describe_slot(self, index: int, client: Client, now: float) -> str:

@@ -166,7 +166,7 @@ def test_a_port_of_a_process_that_says_nothing_is_held_by_a_stranger(
         address = f"tcp://127.0.0.1:{stranger.getsockname()[1]}"
         with pytest.raises(HeldError) as caught:
             bind(context, address)
-    assert f"control_endpoint {address} is held by a process that does not answer" in str(caught.value)
+    assert f"control_endpoint {address} is held by a process that does not say who it is" in str(caught.value)
 
 
 def test_a_port_of_a_process_that_speaks_something_else_is_held_by_a_stranger(

@@ -178,7 +178,8 @@ def test_a_refusal_for_want_of_a_slot_names_no_key_and_no_holder_of_others() -> 
     guest = Guest(driver, stager("mine"))
     refusal = only(guest.offer("k", queue="mine", wait_s=0), Refused)
     assert refusal.code is RefusalCode.NO_SLOT
-    assert refusal.words == "no slot became free for 'k': slot 0 LENT, slot 1 READY"
+    shown = "slot 0 LENT, slot 1 READY; wait longer (wait_s), or give the pool more slots (slots)"
+    assert refusal.words == f"no slot became free for 'k' within 0.0 s: {shown}"
 
 
 def test_a_refusal_after_a_wait_names_no_key_and_no_holder_of_others_either() -> None:
@@ -220,7 +221,7 @@ def test_who_repeats_an_attempt_that_was_refused_hears_nothing_that_the_first_on
     refused = only(first.heard(), Refused)
     assert [secret for secret in SECRETS if secret in refused.words], "it may see them"
     words = only(second.offer("k", queue="mine", wait_s=5), Refused).words
-    assert words == "no slot became free for 'k'"
+    assert words == "no slot became free for 'k' within 6.0 s"
     assert only(first.offer("k", queue="mine", wait_s=5), Refused).words == refused.words
 
 
