@@ -32,6 +32,7 @@ from forebay.wire import (
 from .connections import Connections, hidden_path, ipc_path
 from .gate import CURVE_FRAME_BYTES, ServerKeys
 from .liveness import answer_pings
+from .routing_ids import hide_routing_ids
 
 _PROBE_MS = 1000
 _CONTROL_SLACK_BYTES = 64 << 10
@@ -96,6 +97,8 @@ class Endpoint:
             undo.callback(self._free_path)
             if (path := ipc_path(address)) is not None:
                 hidden_path(path).unlink(missing_ok=True)  # left by one that was killed
+            if kind == zmq.ROUTER:
+                hide_routing_ids()
             self.socket = context.socket(kind)
             undo.callback(self.socket.close, linger=0)
             self.connections = Connections(self.socket, setting, max_connections)
