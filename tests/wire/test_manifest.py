@@ -314,3 +314,15 @@ def test_a_class_that_the_receiver_does_not_know_is_refused_by_path() -> None:
     structure = flatten({"r": Rollout(1, 2)}, registry=REGISTRY, limits=LIMITS).structure
     with pytest.raises(TreeError, match=r"\['r'\] is of a class that is not registered here; got Rollout"):
         unflatten(structure, [], registry=TreeRegistry())
+
+
+def test_a_manifest_of_many_children_below_a_long_key_takes_no_multiple_of_its_size() -> None:
+    values = 200_000
+    encoded = msgspec.msgpack.encode([["d", ["k" * 900], [["l", [["s", 1]] * values]]], []])
+    tracemalloc.start()
+    try:
+        decode_manifest(encoded, Limits())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 50 * len(encoded)  # their paths would take 900 bytes each
