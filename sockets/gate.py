@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from forebay.wire import STRANGER, Client, LocalError, SettingError, read_clients, words_of
+from forebay.wire import STRANGER, Client, LocalError, SettingError, printable, read_clients, words_of
 
 from .keys import KeyPair, check_mode, load_key_pair
 from .limited_log import LimitedLog
@@ -70,7 +70,7 @@ class AuthorisedFile:
             self._trouble = str(error)
         else:
             self._mark, self._trouble = mark, ""
-            names = ",".join(sorted(client.name for client in self._clients.values()))
+            names = ",".join(sorted(printable(client.name) for client in self._clients.values()))
             log.warning("authorised_file_changed clients=%s", names)
 
     def _look(self) -> _Mark:
@@ -81,6 +81,11 @@ class AuthorisedFile:
         return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
 
     def _read(self) -> dict[str, Client]:
+        if self._path.exists() and not self._path.is_file():
+            # A pipe would be waited for, by all who ask who may enter.
+            raise SettingError(
+                f"authorised_file {self._path} is no file", limit="a regular file, or a link to one"
+            )
         forbidden = stat.S_IWGRP | stat.S_IWOTH
         check_mode(self._path, "authorised_file", forbidden=forbidden, danger="write", remedy="chmod 644")
         try:

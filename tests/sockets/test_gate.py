@@ -263,7 +263,7 @@ def test_a_change_of_the_file_counts_from_the_next_question_on(files: KeyFiles) 
     assert file.client_of(files.public("bob")) is STRANGER
 
 
-@pytest.mark.parametrize("spoil", ["text", "mode", "gone"])
+@pytest.mark.parametrize("spoil", ["text", "mode", "gone", "pipe"])
 def test_a_file_that_became_wrong_changes_nothing_and_is_told_once(
     files: KeyFiles, caplog: pytest.LogCaptureFixture, spoil: str
 ) -> None:
@@ -277,6 +277,9 @@ def test_a_file_that_became_wrong_changes_nothing_and_is_told_once(
             files.authorised.chmod(0o666)
         case "gone":
             files.authorised.unlink()
+        case "pipe":
+            files.authorised.unlink()
+            os.mkfifo(files.authorised)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert file.client_of(files.public("alice")).name == "alice"
@@ -304,3 +307,12 @@ def test_a_file_that_could_not_be_read_for_a_moment_is_read_again_without_anothe
     assert caplog.text.count("authorised_file_wrong kept=1") == 1
     assert file.client_of(files.public("bob")).name == "bob"
     assert file.client_of(files.public("alice")) is STRANGER
+
+
+def test_a_clients_name_begins_no_line_of_the_log(files: KeyFiles, caplog: pytest.LogCaptureFixture) -> None:
+    files.authorise(files.entry("alice", "stage"))
+    file = AuthorisedFile(str(files.authorised))
+    files.authorise(files.entry("alice", "stage").replace("[alice]", '["a\\nERROR of nobody"]'))
+    assert file.client_of(files.public("alice")).name == "a\nERROR of nobody"
+    assert "a\\nERROR of nobody" in caplog.text
+    assert "\nERROR of nobody" not in caplog.text
