@@ -13,8 +13,6 @@ from forebay.wire import (
     Client,
     Limits,
     Offer,
-    RefusalCode,
-    TreeError,
     chunk_checksum,
     decode_manifest,
     place_leaves,
@@ -24,7 +22,6 @@ from .actions import Address
 from .micro_batch import MicroBatch
 
 _MAX_WAIT_S = 86_400
-_ANY_SIZE = 1 << 128
 
 
 def fault_of(offer: Offer, limits: Limits) -> str:
@@ -41,21 +38,11 @@ def fault_of(offer: Offer, limits: Limits) -> str:
     return ""
 
 
-def manifest_fault(encoded: bytes, limits: Limits) -> RefusalCode:
-    """Tells whether nothing but its size is wrong with a manifest that was not accepted."""
-    any_size = msgspec.structs.replace(limits, max_micro_batch_bytes=_ANY_SIZE)
-    try:
-        decode_manifest(encoded, any_size)
-    except TreeError:
-        return RefusalCode.BAD_MANIFEST
-    return RefusalCode.TOO_LARGE
-
-
 def offered_batch(offer: Offer, sender: Address, client: Client, limits: Limits, now: float) -> MicroBatch:
     """Makes the micro-batch of an offer, without its body if that is wrong: its chunks are then asked for.
 
     Raises:
-        TreeError: The manifest is not accepted.
+        TreeError: The manifest is not accepted; a TooLargeError if only for its size.
     """
     manifest = decode_manifest(offer.manifest, limits)
     leaf_bytes = tuple(leaf.nbytes for leaf in manifest.leaves)

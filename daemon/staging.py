@@ -12,6 +12,7 @@ from forebay.wire import (
     Reached,
     RefusalCode,
     Staged,
+    TooLargeError,
     TreeError,
     printable,
 )
@@ -20,7 +21,7 @@ from .actions import Address, Reply
 from .book import Book
 from .filling import Filling
 from .micro_batch import MicroBatch
-from .offers import fault_of, manifest_fault, offered_batch
+from .offers import fault_of, offered_batch
 from .staleness import Staleness
 from .waiting_line import WaitingLine
 
@@ -127,7 +128,9 @@ class Staging:
         try:
             batch = offered_batch(offer, sender, client, limits, now)
         except TreeError as error:
-            out.refuse(sender, offer.id, manifest_fault(offer.manifest, limits), str(error))
+            is_too_large = isinstance(error, TooLargeError)
+            code = RefusalCode.TOO_LARGE if is_too_large else RefusalCode.BAD_MANIFEST
+            out.refuse(sender, offer.id, code, str(error))
             return None
         if offer.body and not batch.body:
             out.counters["eager_body_wrong"] += 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections import Counter
-from collections.abc import Iterable, Iterator
+import itertools
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
 
 from forebay.wire import GONE, Await, Gone, MicroBatchState, Reached, RefusalCode
 
@@ -23,10 +24,12 @@ _ORDER = (
 )
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Awaiting:
     """A peer that waits for a key to reach a state."""
 
+    queue: str
+    key: str
     to: Address
     id: int
     until: MicroBatchState
@@ -48,37 +51,37 @@ class Waits:
         self._settings = settings
         self._out = out
         self._awaiting: dict[tuple[str, str], dict[WaitKey, Awaiting]] = {}
-        self._count = 0
+        # As all leases are of one length, the first is the first to end: nobody ever looks through all of them.
+        self._leases: OrderedDict[tuple[str, str, WaitKey], Awaiting] = OrderedDict()
         self._counts: Counter[Address] = Counter()
 
     def wait_for(self, batch: MicroBatch, to: Address, request: Await, now: float) -> None:
         """Answers now or when the micro-batch gets there; a repeated request renews its lease."""
-        wait = Awaiting(to, request.id, request.until, now + self._settings.await_lease_s)
+        deadline = now + self._settings.await_lease_s
+        wait = Awaiting(batch.queue, batch.key, to, request.id, request.until, deadline)
         if self._answer(wait, batch):
             return
-        key = (batch.queue, batch.key)
-        is_new = (to, request.id) not in self._awaiting.get(key, {})
+        lease = _lease_of(wait)
+        is_new = lease not in self._leases
         if is_new and self._are_too_many(to):
             words = f"{self._settings.max_waits_per_peer} waits of one peer (max_waits_per_peer), or "
             words += f"{self._settings.max_waits} of all (max_waits), are there already"
             self._out.refuse(to, request.id, RefusalCode.TOO_MANY, words)
-        else:
-            self._awaiting.setdefault(key, {})[to, request.id] = wait
-            self._count += is_new
-            self._counts[to] += is_new
+            return
+        self._awaiting.setdefault((batch.queue, batch.key), {})[to, request.id] = wait
+        self._leases[lease] = wait
+        self._leases.move_to_end(lease)
+        self._counts[to] += is_new
 
     def _are_too_many(self, to: Address) -> bool:
         settings = self._settings
-        return self._counts[to] >= settings.max_waits_per_peer or self._count >= settings.max_waits
+        return self._counts[to] >= settings.max_waits_per_peer or len(self._leases) >= settings.max_waits
 
     def answer(self, batch: MicroBatch) -> None:
         """Tells those who await a micro-batch, if it has got there, or never will."""
-        waits = self._awaiting.get((batch.queue, batch.key), {})
-        for wait_key, wait in list(waits.items()):
+        for wait in list(self._awaiting.get((batch.queue, batch.key), {}).values()):
             if self._answer(wait, batch):
-                self._forget(waits, wait_key)
-        if not waits:
-            self._awaiting.pop((batch.queue, batch.key), None)
+                self._forget(wait)
 
     def _answer(self, wait: Awaiting, batch: MicroBatch) -> bool:
         if batch.state in GONE:
@@ -100,19 +103,23 @@ class Waits:
 
     def expire(self, now: float) -> None:
         """Forgets waits that nobody renewed."""
-        for key, waits in list(self._awaiting.items()):
-            for wait_key in [wait_key for wait_key, wait in waits.items() if wait.deadline <= now]:
-                self._forget(waits, wait_key)
-            if not waits:
-                del self._awaiting[key]
+        while self._leases and (wait := next(iter(self._leases.values()))).deadline <= now:
+            self._forget(wait)
 
-    def deadlines(self) -> Iterable[float]:
-        """Yields when the waits end."""
-        return (wait.deadline for waits in self._awaiting.values() for wait in waits.values())
+    def deadlines(self) -> list[float]:
+        """Returns when the first of the waits ends, if there is any."""
+        return [wait.deadline for wait in itertools.islice(self._leases.values(), 1)]
 
-    def _forget(self, waits: dict[WaitKey, Awaiting], wait_key: WaitKey) -> None:
-        del waits[wait_key]
-        self._count -= 1
-        self._counts[wait_key[0]] -= 1
-        if not self._counts[wait_key[0]]:
-            del self._counts[wait_key[0]]
+    def _forget(self, wait: Awaiting) -> None:
+        del self._leases[_lease_of(wait)]
+        waits = self._awaiting[wait.queue, wait.key]
+        del waits[wait.to, wait.id]
+        if not waits:
+            del self._awaiting[wait.queue, wait.key]
+        self._counts[wait.to] -= 1
+        if not self._counts[wait.to]:
+            del self._counts[wait.to]
+
+
+def _lease_of(wait: Awaiting) -> tuple[str, str, WaitKey]:
+    return wait.queue, wait.key, (wait.to, wait.id)

@@ -88,6 +88,10 @@ class TreeError(UsageError):
     """A micro-batch holds something that cannot travel; the message names the leaf's path."""
 
 
+class TooLargeError(TreeError):
+    """Nothing but its size speaks against a micro-batch."""
+
+
 class SettingError(UsageError):
     """A setting has a wrong value; the message names setting, value and range."""
 

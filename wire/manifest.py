@@ -16,7 +16,7 @@ import numpy as np
 from .chunk import BytesLike
 from .codec import CODECS, RAW
 from .dtypes import DTYPES, dtype_name, dtype_of
-from .errors import TreeError, printable
+from .errors import TooLargeError, TreeError, printable
 from .limits import Limits
 from .spans import SpanTable, cut_spans, place_leaves
 from .structure import Node, checked_structure, leaf_paths
@@ -138,6 +138,7 @@ def decode_manifest(encoded: bytes, limits: Limits) -> Manifest:
 
     Raises:
         TreeError: It is malformed, contradicts itself or exceeds a limit; the message names the leaf's path.
+        TooLargeError: Only the bytes of all of it are more than the limit.
     """
     _check_manifest_bytes(len(encoded), limits)
     try:
@@ -196,7 +197,7 @@ def _check_body_bytes(manifest: Manifest, limits: Limits) -> None:
         # The largest leaf is named because it is nearly always the one to shrink.
         largest = max(range(len(leaf_bytes)), key=leaf_bytes.__getitem__)
         setting = printable(limits.size_setting)
-        raise TreeError(
+        raise TooLargeError(
             f"the micro-batch is larger than {setting} allows; its largest leaf is "
             f"{manifest.paths[largest]} with {leaf_bytes[largest]} bytes",
             got=f"{body_bytes} bytes",

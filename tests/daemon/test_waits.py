@@ -123,6 +123,21 @@ def test_a_repeated_wait_renews_its_lease(driver: Driver, sender: Sender, traine
     assert only(sender.heard(), Reached).id == 77
 
 
+def test_of_two_waits_the_one_that_was_repeated_ends_last_though_it_came_first(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("k")
+    first, second = driver.new_id(), driver.new_id()
+    sender.wait_for("k", id=first)
+    sender.wait_for("k", id=second)
+    driver.pass_time(AWAIT_LEASE_S / 2)
+    sender.wait_for("k", id=first)
+    driver.pass_time(AWAIT_LEASE_S / 2)
+    trainer.promoted(trainer.lends(1)[0])
+    trainer.finished("k")
+    assert [message.id for message in sender.heard() if isinstance(message, Reached)] == [first]
+
+
 def test_who_waits_for_an_offer_that_is_refused_learns_it_at_the_latest_when_asking_again(driver: Driver) -> None:
     driver = Driver(slots=1)
     sender, watcher = Sender(driver), Sender(driver, "watcher")
