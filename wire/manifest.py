@@ -147,13 +147,9 @@ def decode_manifest(encoded: bytes, limits: Limits) -> Manifest:
         raise TreeError(f"the manifest cannot be read: {printable(str(error))}") from error
     if len(manifest.leaves) > limits.max_leaves:
         raise TreeError("the manifest has too many leaves", got=len(manifest.leaves), limit=limits.max_leaves)
-    structure, paths = checked_structure(manifest.structure, limits)
+    structure, paths = checked_structure(manifest.structure, len(manifest.leaves), limits)
     manifest = Manifest(structure, manifest.leaves)
     vars(manifest)["paths"] = tuple(paths)  # where the property keeps them; else a second walk would find them
-    if len(paths) != len(manifest.leaves):
-        raise TreeError(
-            "the manifest's structure does not fit its leaves", got=len(manifest.leaves), limit=len(paths)
-        )
     for leaf, path in zip(manifest.leaves, paths, strict=True):
         _check_leaf(leaf, path)
     _check_body_bytes(manifest, limits)

@@ -19,6 +19,7 @@ _STATIC_TYPES = (type(None), bool, int, float, str)
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
 # Else one key of 900 kB above 4096 leaves would unfold a manifest of 1 MB to gigabytes of paths.
 _MAX_PATH_CHARS = 1024
+_MISFIT = "the manifest's structure does not fit its leaves"
 
 
 class Leaf(msgspec.Struct, tag="a", array_like=True, frozen=True):
@@ -105,38 +106,60 @@ def leaf_paths(node: Node, path: str = ROOT) -> list[str]:
     return [leaf_path for child, child_path in children for leaf_path in leaf_paths(child, child_path)]
 
 
-def checked_structure(node: Node, limits: Limits) -> tuple[Node, list[str]]:
+def checked_structure(node: Node, leaf_count: int, limits: Limits) -> tuple[Node, list[str]]:
     """Checks a structure that was decoded from a peer's bytes.
+
+    Args:
+        node: The structure.
+        leaf_count: Array leaves that its manifest declares; it must have as many.
+        limits: This side's limits.
 
     Returns:
         The same structure, its static lists turned back into tuples (msgpack knows only one of them); and
         `leaf_paths` of it, which are on the way.
 
     Raises:
-        TreeError: Too deep, repeated dict keys, children that do not fit their keys, names that are none,
-            or a bad static value.
+        TreeError: Too deep, other leaves than declared, repeated dict keys, children that do not fit their keys,
+            names that are none, or a bad static value.
     """
-    found: list[str] = []
-    return _checked(node, limits, ROOT, 0, found), found
+    check = _Check(leaf_count, limits)
+    checked = check.visit(node, ROOT, 0)
+    if len(check.leaf_paths) != leaf_count:
+        raise TreeError(_MISFIT, got=leaf_count, limit=len(check.leaf_paths))
+    return checked, check.leaf_paths
 
 
-def _checked(node: Node, limits: Limits, path: str, depth: int, found: list[str]) -> Node:
-    check_place(depth, limits, path)
-    if isinstance(node, Leaf):
-        found.append(path)
+class _Check:
+    """Collects the leaves' paths while it walks; one instance a structure. Each offer waits for it."""
+
+    def __init__(self, leaf_count: int, limits: Limits) -> None:
+        self._leaf_count = leaf_count
+        self._limits = limits
+        self.leaf_paths: list[str] = []
+
+    def visit(self, node: Node, path: str, depth: int) -> Node:
+        check_place(depth, self._limits, path)
+        if isinstance(node, Leaf):
+            return self._leaf(node, path)
+        if isinstance(node, Static):
+            value = checked_static(node.value, self._limits, path, depth)
+            return node if value is node.value else Static(value)
+        if isinstance(node, Dict | Record):
+            _check_names(node, path)
+        children = [
+            self.visit(child, child_path, depth + 1)
+            for child, child_path in zip(node.children, child_paths(node, path), strict=True)
+        ]
+        if all(map(operator.is_, children, node.children)):
+            return node
+        return msgspec.structs.replace(node, children=tuple(children))
+
+    def _leaf(self, node: Leaf, path: str) -> Leaf:
+        # At the first one too many: the paths of all that 1 MB can hold would take a third of a gigabyte.
+        if len(self.leaf_paths) == self._leaf_count:
+            raise TreeError(_MISFIT, got=self._leaf_count, limit=f"at least {self._leaf_count + 1}")
+        self.leaf_paths.append(path)
         return node
-    if isinstance(node, Static):
-        value = checked_static(node.value, limits, path, depth)
-        return node if value is node.value else Static(value)
-    if isinstance(node, Dict | Record):
-        _check_names(node, path)
-    children = [
-        _checked(child, limits, child_path, depth + 1, found)
-        for child, child_path in zip(node.children, child_paths(node, path), strict=True)
-    ]
-    if all(map(operator.is_, children, node.children)):
-        return node
-    return msgspec.structs.replace(node, children=tuple(children))
 
 
 def _check_names(node: Dict | Record, path: str) -> None:
