@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay.wire import Abandon, Reached, RefusalCode, Reset, WasReset, printable
+from forebay.wire import Abandon, MicroBatchState, Reached, RefusalCode, Reset, WasReset, printable
 
 from .actions import Address, Reply
 from .book import Book
@@ -26,8 +26,8 @@ class Dropping:
         """Gives up an attempt, unless the trainer holds it already."""
         batch = self._book.find(request.queue, request.key)
         if batch is None or batch.attempt != request.attempt:
-            words = f"no such attempt for {printable(request.key)!r} in queue {printable(request.queue)!r}"
-            self._book.out.refuse(sender, request.id, RefusalCode.UNKNOWN_KEY, words)
+            # Nobody's mistake: a client whose offer was refused abandons what a repeat of it may have begun.
+            self._book.out.do(Reply(sender, Reached(id=request.id, state=MicroBatchState.DROPPED)))
             return
         if (request.queue, request.key) in self._book.batches and not self._book.is_with_trainer(batch):
             self._book.drop(batch, now, "abandoned by its sender")

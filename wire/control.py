@@ -48,7 +48,7 @@ class Offer(Message, frozen=True):
 
 
 class Abandon(Message, frozen=True):
-    """Gives up an attempt; answered by `Reached` with the state that the key is in now."""
+    """Gives up an attempt; answered by `Reached` with its state now, dropped where there is no such attempt."""
 
     queue: str
     key: str

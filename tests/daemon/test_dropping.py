@@ -79,8 +79,22 @@ def test_an_abandon_of_a_replaced_attempt_leaves_its_successor(driver: Driver, s
     sender.stage("k", "old")
     sender.stage("k", "new")
     with driver.nothing_moves():
-        assert only(sender.abandon("k", "old"), Refused).code is RefusalCode.UNKNOWN_KEY
+        assert only(sender.abandon("k", "old"), Reached).state is MicroBatchState.DROPPED
     assert driver.ready() == ("k",)
+
+
+def test_an_abandon_of_an_attempt_that_the_daemon_has_not_is_in_order_and_neither_told_nor_counted(
+    driver: Driver, sender: Sender
+) -> None:
+    for key in ("x", "y", "z"):
+        sender.grant(key)
+    assert only(sender.offer("k", wait_s=0.0), Refused).code is RefusalCode.NO_SLOT
+    told, counted = len(driver.logs), driver.status().counters
+    with driver.nothing_moves():
+        assert only(sender.abandon("k"), Reached).state is MicroBatchState.DROPPED
+        assert only(sender.abandon("never offered"), Reached).state is MicroBatchState.DROPPED
+        assert only(sender.abandon("x", "another"), Reached).state is MicroBatchState.DROPPED
+    assert (driver.logs[told:], driver.status().counters) == ([], counted)
 
 
 # --- reset ---

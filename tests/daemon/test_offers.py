@@ -7,7 +7,7 @@ import math
 import msgspec
 import pytest
 
-from forebay.wire import Abandon, Granted, MicroBatchState, Offer, Reached, RefusalCode, Refused, Staged, WasReset
+from forebay.wire import Granted, MicroBatchState, Offer, Reached, RefusalCode, Refused, Staged, WasReset
 
 from .ledger_driver import LIMITS, Driver, only
 from .ledger_peers import Sender, Trainer, chunk_headers, manifest_of
@@ -165,11 +165,3 @@ def test_a_peer_that_never_said_hello_is_told_to_and_nothing_moves(driver: Drive
             assert only(stranger.abandon("k"), Refused).code is RefusalCode.HELLO_FIRST
     stranger.say_hello()
     assert only(stranger.offer("k"), Granted).slot == 0
-
-
-def test_abandon_of_an_unknown_attempt_is_refused(driver: Driver, sender: Sender) -> None:
-    sender.stage("k")
-    with driver.nothing_moves():
-        for key, attempt in (("k", "another"), ("unknown", "train/k/1")):
-            request = Abandon(id=driver.new_id(), queue="train", key=key, attempt=attempt)
-            assert only(sender.say(request), Refused).code is RefusalCode.UNKNOWN_KEY
