@@ -135,7 +135,12 @@ class Settings:
             check_endpoint(name, address)
         self._check_kinds()
         self._check_ports()
-        check_exposure(self._tcp_endpoints, key_file=self.key_file, insecure=self.insecure)
+        check_exposure(
+            self._tcp_endpoints,
+            key_file=self.key_file,
+            authorised_file=self.authorised_file,
+            insecure=self.insecure,
+        )
         self._check_differ()
 
     def _check_kinds(self) -> None:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from forebay.wire import STRANGER, Client, LocalError, SettingError, printable, read_clients, words_of
+from forebay.wire import (
+    STRANGER,
+    Client,
+    LocalError,
+    SettingError,
+    check_key_settings,
+    printable,
+    read_clients,
+    words_of,
+)
 
 from .keys import KeyPair, check_mode, load_key_pair
 from .limited_log import LimitedLog
@@ -121,11 +130,9 @@ def load_server_keys(key_file: str, authorised_file: str) -> ServerKeys | None:
     Raises:
         SettingError: Only one of the two is given, or one of them cannot be used.
     """
-    if not key_file and not authorised_file:
+    check_key_settings(key_file=key_file, authorised_file=authorised_file)
+    if not key_file:
         return None
-    if not key_file or not authorised_file:
-        missing = "authorised_file" if key_file else "key_file"
-        raise SettingError(f"setting {missing}", got="", limit="a file: key_file and authorised_file go together")
     return ServerKeys(load_key_pair(key_file, "key_file"), AuthorisedFile(authorised_file))
 
 

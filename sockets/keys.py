@@ -82,10 +82,12 @@ def load_key_pair(path: str, setting: str) -> KeyPair:
     Raises:
         SettingError: There is none, it holds no pair, or others than its owner may read it.
     """
-    check_mode(Path(path), setting, forbidden=stat.S_IRWXG | stat.S_IRWXO, danger="read", remedy="chmod 600")
+    # What has no secret need not be private: first of all, say that it is the wrong file.
+    check_mode(Path(path), setting, forbidden=0, danger="read", remedy="chmod 600")
     public, secret = _load(path, setting)
     if secret is None:
         raise SettingError(f"setting {setting}: {path} holds no secret key", remedy="name its .key_secret file")
+    check_mode(Path(path), setting, forbidden=stat.S_IRWXG | stat.S_IRWXO, danger="read", remedy="chmod 600")
     return KeyPair(public, secret)
 
 
@@ -142,7 +144,7 @@ def check_mode(path: Path, setting: str, *, forbidden: int, danger: str, remedy:
         raise SettingError(
             f"setting {setting}: {path} belongs to somebody else",
             got=f"uid {status.st_uid}",
-            limit=f"uid {os.geteuid()} or 0",
+            limit=f"uid {os.geteuid()} or 0" if os.geteuid() else "uid 0",
             remedy=f"chown {os.geteuid()} {path}",
         )
     if status.st_mode & forbidden:

@@ -99,7 +99,12 @@ class TrainerSettings:
         check_settings(self)
         for name, address in self._endpoints.items():
             check_endpoint(name, address)
-        check_exposure(self._endpoints, key_file=self.key_file, insecure=self.insecure)
+        check_exposure(
+            self._endpoints,
+            key_file=self.key_file,
+            authorised_file=self.authorised_file,
+            insecure=self.insecure,
+        )
         if self.worker_endpoint.startswith("tcp:") and self.worker_data_endpoint.startswith("ipc:"):
             raise SettingError(
                 "setting worker_data_endpoint",

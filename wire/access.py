@@ -125,13 +125,30 @@ def _client(name: str, table: Any, where: str) -> tuple[str, Client]:
         raise SettingError(f"{where} has unknown fields", got=unknown, limit=sorted(_FIELDS))
     key = table.get("key")
     if not isinstance(key, str) or not is_public_key(key):
-        raise SettingError(f"{where}, key", got=key, limit="the 40 characters of a public key, from its .key file")
+        raise SettingError(
+            f"{where}, key", got=_short(key), limit="the 40 characters of a public key, from its .key file"
+        )
     rights = list(_texts(table.get("rights"), f"{where}, rights"))
     if not rights or set(rights) - {right.value for right in Right}:
         limit = "one or more of " + ", ".join(Right)
         raise SettingError(f"{where}, rights", got=rights, limit=limit)
-    queues = frozenset(_texts(table["queues"], f"{where}, queues")) if "queues" in table else None
-    return key, Client(name, frozenset(map(Right, rights)), queues)
+    return key, Client(name, frozenset(map(Right, rights)), _queues(table, f"{where}, queues"))
+
+
+def _queues(table: Mapping[str, Any], where: str) -> frozenset[str] | None:
+    if "queues" not in table:
+        return None
+    queues = frozenset(_texts(table["queues"], where))
+    if not queues:
+        raise SettingError(where, got=[], limit="one or more names of queues; without the field, all queues")
+    return queues
+
+
+def _short(key: object) -> object:
+    """Returns a wrong key as it is shown: of a text that is too long its beginning and how long it is."""
+    if not isinstance(key, str) or len(key) <= _KEY_CHARS:
+        return key
+    return f"{len(key)} characters, {key[: _KEY_CHARS // 2]}..."
 
 
 def _texts(value: Any, where: str) -> Iterator[str]:
@@ -145,19 +162,32 @@ def is_public_key(text: str) -> bool:
     return len(text) == _KEY_CHARS and _Z85.issuperset(text)
 
 
-def check_exposure(endpoints: Mapping[str, str], *, key_file: str, insecure: bool) -> None:
+def check_key_settings(*, key_file: str, authorised_file: str) -> None:
+    """Checks that a server has both of the files that keys need, or neither.
+
+    Raises:
+        SettingError: One is missing.
+    """
+    if bool(key_file) != bool(authorised_file):
+        missing = "authorised_file" if key_file else "key_file"
+        raise SettingError(f"setting {missing}", got="", limit="a file: key_file and authorised_file go together")
+
+
+def check_exposure(endpoints: Mapping[str, str], *, key_file: str, authorised_file: str, insecure: bool) -> None:
     """Checks that nothing is offered to other hosts by accident.
 
     Args:
         endpoints: Addresses to bind, by setting.
         key_file: The server's secret key, if it has one.
+        authorised_file: Who may enter with keys.
         insecure: Whether everybody shall be let in.
 
     Raises:
-        SettingError: An address is reachable from other hosts, and nobody said who may come.
+        SettingError: An address is reachable from other hosts, and nobody said who may come, or only half of it.
     """
     for name, address in endpoints.items():
         if is_exposed(address) and not key_file and not insecure:
+            check_key_settings(key_file=key_file, authorised_file=authorised_file)
             raise SettingError(
                 f"setting {name} would let everybody in who reaches it",
                 got=address,

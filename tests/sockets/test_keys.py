@@ -137,12 +137,14 @@ def test_a_secret_of_somebody_else_is_refused_with_the_remedy(
     with pytest.raises(SettingError) as caught:
         load_key_pair(str(secret), "key_file")
     assert "got uid 4711" in str(caught.value)
+    assert "limit uid 0;" in str(caught.value)
     assert f"chown 0 {secret}" in str(caught.value)
 
 
-def test_a_public_file_in_place_of_a_secret_one_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [0o600, 0o644], ids=oct)
+def test_a_public_file_in_place_of_a_secret_one_is_told_whatever_its_mode(tmp_path: Path, bits: int) -> None:
     public, _ = make_key_files(tmp_path, "alice")
-    public.chmod(0o600)
+    public.chmod(bits)
     with pytest.raises(SettingError, match="holds no secret key"):
         load_key_pair(str(public), "key_file")
 

@@ -11,6 +11,7 @@ from forebay.wire import (
     Right,
     SettingError,
     check_exposure,
+    check_key_settings,
     is_exposed,
     is_public_key,
     read_clients,
@@ -51,11 +52,19 @@ def test_an_empty_file_lets_nobody_in() -> None:
         ('alice = "key"', "client 'alice'"),
         ('[alice]\nrights = ["stage"]', "client 'alice', key"),
         ('[alice]\nkey = "short"\nrights = ["stage"]', "client 'alice', key; got short"),
+        (
+            f'[alice]\nkey = "{KEY + "x" * 160}"\nrights = ["stage"]',
+            f"client 'alice', key; got 200 characters, {KEY[:20]}...; limit the 40",
+        ),
         (f'[alice]\nkey = "{KEY}"', "client 'alice', rights"),
         (f'[alice]\nkey = "{KEY}"\nrights = []', "client 'alice', rights; got []; limit one or more of stage"),
         (f'[alice]\nkey = "{KEY}"\nrights = ["root"]', "client 'alice', rights; got ['root']"),
         (f'[alice]\nkey = "{KEY}"\nrights = "stage"', "client 'alice', rights; got stage; limit a list"),
         (f'[alice]\nkey = "{KEY}"\nrights = ["stage"]\nqueues = [1]', "client 'alice', queues"),
+        (
+            f'[alice]\nkey = "{KEY}"\nrights = ["stage"]\nqueues = []',
+            "client 'alice', queues; got []; limit one or more names of queues; without the field, all",
+        ),
         (f'[alice]\nkey = "{KEY}"\nrights = ["stage"]\nqueue = ["a"]', "unknown fields; got ['queue']"),
         (
             f'[a]\nkey = "{KEY}"\nrights = ["stage"]\n[b]\nkey = "{KEY}"\nrights = ["stage"]',
@@ -117,7 +126,7 @@ def test_only_who_stages_or_inspects_sees_what_a_queue_holds() -> None:
 )
 def test_what_only_this_host_reaches_needs_no_keys(address: str) -> None:
     assert not is_exposed(address)
-    check_exposure({"control_endpoint": address}, key_file="", insecure=False)
+    check_exposure({"control_endpoint": address}, key_file="", authorised_file="", insecure=False)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +136,21 @@ def test_what_only_this_host_reaches_needs_no_keys(address: str) -> None:
 def test_what_others_reach_needs_keys_or_a_word_that_everybody_may_come(address: str) -> None:
     assert is_exposed(address)
     with pytest.raises(SettingError) as caught:
-        check_exposure({"control_endpoint": address}, key_file="", insecure=False)
+        check_exposure({"control_endpoint": address}, key_file="", authorised_file="", insecure=False)
     for word in ("control_endpoint", address, "forebay keygen", "key_file", "authorised_file", "FOREBAY_INSECURE"):
         assert word in str(caught.value)
-    check_exposure({"control_endpoint": address}, key_file="some", insecure=False)
-    check_exposure({"control_endpoint": address}, key_file="", insecure=True)
+    check_exposure({"control_endpoint": address}, key_file="some", authorised_file="other", insecure=False)
+    check_exposure({"control_endpoint": address}, key_file="", authorised_file="", insecure=True)
+
+
+@pytest.mark.parametrize(("key_file", "authorised_file"), [("some", ""), ("", "some")])
+def test_of_the_two_files_that_keys_need_the_missing_one_is_named(key_file: str, authorised_file: str) -> None:
+    missing = "authorised_file" if key_file else "key_file"
+    words = f"setting {missing}; got an empty text; limit a file: key_file and authorised_file go together"
+    with pytest.raises(SettingError) as caught:
+        check_key_settings(key_file=key_file, authorised_file=authorised_file)
+    assert str(caught.value) == words
+    if not key_file:
+        with pytest.raises(SettingError) as caught:
+            check_exposure({"a": "tcp://0.0.0.0:1"}, key_file="", authorised_file="some", insecure=False)
+        assert str(caught.value) == words
