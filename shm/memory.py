@@ -7,6 +7,7 @@ import ctypes
 import mmap
 import os
 from pathlib import Path
+from typing import Final
 
 from forebay.wire import MIB, ShmFullError
 
@@ -16,6 +17,13 @@ _MADV_POPULATE_WRITE = 23
 _TOUCH_STEP_BYTES = 16 * MIB
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+
+AT_START: Final = "lower slots, slot_initial_bytes or remembered_keys"
+"""What helps, beside more memory, where a pool finds no room at its start."""
+_GROWING: Final = (
+    "send smaller micro-batches, or lower slots, slot_initial_bytes, slot_max_bytes or remembered_keys"
+)
+"""The same where a slot finds none to grow."""
 
 
 def reserve_pages(fd: int, nbytes: int, *, path: Path) -> None:
@@ -79,26 +87,34 @@ def reserved_bytes(fd: int) -> int:
     return os.fstat(fd).st_blocks * 512
 
 
-def check_room(folder: Path, need_bytes: int) -> None:
-    """Checks that there is room for so much more shared memory, on its mount and in this process's control group.
+def check_room(folder: Path, need_bytes: int, *, taken_bytes: int = 0, otherwise: str = _GROWING) -> None:
+    """Checks that there is room for so much shared memory, on its mount and in this process's control group.
+
+    Args:
+        folder: On the mount.
+        need_bytes: All that is needed, which the error names.
+        taken_bytes: How much of it is taken already, and would be free again after the error.
+        otherwise: What helps beside more memory.
 
     Raises:
         ShmFullError: There is not; the message names need, free, and the mount or the group.
     """
-    if need_bytes > free_bytes(folder):
-        raise shm_full(folder, need_bytes)
+    more_bytes = need_bytes - taken_bytes
+    if more_bytes > free_bytes(folder):
+        raise shm_full(folder, need_bytes, otherwise=otherwise)
     group = memory_limit()
-    if need_bytes > 0 and group is not None and need_bytes > group.room_bytes:
+    if more_bytes > 0 and group is not None and more_bytes > group.room_bytes:
         raise ShmFullError(
             f"the control group {group.folder} may use {group.limit_bytes} bytes, and shared memory counts",
             got=f"{group.room_bytes} bytes free",
             limit=f"{need_bytes} bytes needed",
-            remedy="raise the memory limit of the daemon's container or unit, "
-            "or lower slots, slot_initial_bytes or remembered_keys",
+            remedy=f"raise the memory limit of the daemon's container or unit, or {otherwise}",
         )
 
 
-def shm_full(folder: Path, need_bytes: int, why: str = "No space left on device") -> ShmFullError:
+def shm_full(
+    folder: Path, need_bytes: int, why: str = "No space left on device", *, otherwise: str = _GROWING
+) -> ShmFullError:
     """Makes the error that names need, free and mount point."""
     mount = mount_point(folder)
     return ShmFullError(
@@ -106,7 +122,7 @@ def shm_full(folder: Path, need_bytes: int, why: str = "No space left on device"
         got=f"{free_bytes(folder)} bytes free",
         limit=f"{need_bytes} bytes needed",
         remedy=f"enlarge it (mount -o remount,size=... {mount}; in a container, the size of its /dev/shm), "
-        "or lower slots, slot_initial_bytes or remembered_keys",
+        f"or {otherwise}",
     )
 
 
@@ -114,6 +130,19 @@ def free_bytes(folder: Path) -> int:
     """Returns the bytes that this process may still take on the folder's mount."""
     stat = os.statvfs(folder)
     return stat.f_bavail * stat.f_frsize
+
+
+def whole_pages(nbytes: int) -> int:
+    """Returns what a file of a size takes of its mount, in bytes."""
+    return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def taken_by(path: Path) -> int:
+    """Returns what a file takes of its mount, in bytes; nothing where there is none."""
+    try:
+        return path.lstat().st_blocks * 512
+    except FileNotFoundError:
+        return 0
 
 
 def mount_point(folder: Path) -> Path:

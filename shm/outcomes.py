@@ -21,7 +21,7 @@ import xxhash
 
 from forebay.wire import HostError, LocalError, MicroBatchState, RefusalCode
 
-from .memory import check_room, reserve_pages
+from .memory import AT_START, check_room, reserve_pages, taken_by, whole_pages
 
 JOURNAL_NAME: Final = "outcomes"
 RECORD_BYTES: Final = 1024
@@ -111,13 +111,13 @@ class OutcomeJournal:
         path = pool / JOURNAL_NAME
         trained, others = keys * TRAINED_PER_KEY, keys * OTHERS_PER_KEY
         self._rings = {True: _Ring(0, trained), False: _Ring(trained, others)}
-        self._file_bytes = (trained + others) * RECORD_BYTES
+        self._file_bytes = _file_bytes(keys)
         self._memory: mmap.mmap | None = None
         records = _read(path)
         self._number = max(records, default=0)
         self.found = [records[number][1] for number in sorted(records)]
         path.with_suffix(_FRESH).unlink(missing_ok=True)  # left by one that was killed while it wrote that
-        if path.exists() and path.stat().st_size == self._file_bytes:
+        if _has_size(path, self._file_bytes):
             self._memory = _map(path)
             for number in sorted(records):
                 place, outcome = records[number]
@@ -127,7 +127,7 @@ class OutcomeJournal:
 
     def _write_anew(self, path: Path, mode: int) -> None:
         fresh = path.with_suffix(_FRESH)
-        check_room(path.parent, self._file_bytes)
+        check_room(path.parent, self._file_bytes, otherwise=AT_START)
         try:
             _reserve(fresh, self._file_bytes, mode)
             self._memory = _map(fresh)
@@ -160,6 +160,24 @@ class OutcomeJournal:
         if self._memory is not None:
             self._memory.close()
         self._memory = None
+
+
+def journal_need(pool: Path, keys: int) -> int:
+    """Returns what a journal for so many keys will take of the mount, in bytes: nothing where it is there already.
+
+    What one that was killed while it wrote a new one has left there is free again before that, and counts as less.
+    """
+    path = pool / JOURNAL_NAME
+    need = 0 if _has_size(path, _file_bytes(keys)) else whole_pages(_file_bytes(keys))
+    return need - taken_by(path.with_suffix(_FRESH))
+
+
+def _file_bytes(keys: int) -> int:
+    return keys * RECORDS_PER_KEY * RECORD_BYTES
+
+
+def _has_size(path: Path, nbytes: int) -> bool:
+    return path.exists() and path.stat().st_size == nbytes
 
 
 def read_outcomes(path: Path) -> list[Outcome]:

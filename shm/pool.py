@@ -18,9 +18,9 @@ from .deployment import pool_fault
 from .layout import BODY_OFFSET, LAYOUT_VERSION
 from .locations import make_private_folder, share
 from .locks import FileLock, is_held
-from .memory import check_room, shm_full
+from .memory import AT_START, check_room, shm_full, taken_by, whole_pages
 from .mounts import check_in_memory
-from .outcomes import JOURNAL_NAME, OutcomeJournal
+from .outcomes import JOURNAL_NAME, OutcomeJournal, journal_need
 from .slot_file import SlotFile, slot_path
 from .slot_table import Slot
 from .states import SlotState
@@ -115,7 +115,7 @@ class Pool:
         found = _present_slots(path)
         with contextlib.ExitStack() as undo:
             undo.callback(self._give_up, found)
-            self._reserve(slot_count, max(slot_bytes, BODY_OFFSET))
+            self._reserve(slot_count, max(slot_bytes, BODY_OFFSET), remembered_keys)
             self.outcomes = OutcomeJournal(path, keys=remembered_keys)
             undo.callback(self.outcomes.close)
             self._describe(epoch)
@@ -132,16 +132,23 @@ class Pool:
             file.close()
         self._let_go(keep=bool(found))
 
-    def _reserve(self, slot_count: int, slot_bytes: int) -> None:
+    def _reserve(self, slot_count: int, slot_bytes: int, remembered_keys: int) -> None:
         present = _present_slots(self.path)
         count = max([slot_count, *(index + 1 for index in present)])
-        need = sum(max(0, slot_bytes - present.get(index, 0)) for index in range(count))
-        check_room(self.path, need)
+        wanted = whole_pages(slot_bytes)
+        need = sum(max(0, wanted - present.get(index, 0)) for index in range(count))
+        self._check_room(need + journal_need(self.path, remembered_keys))
         for index in range(count):
             file = SlotFile(self.path, index, gid=self._gid)
             self.files.append(file)
             file.reserve(slot_bytes)
             file.remap()
+
+    def _check_room(self, need: int) -> None:
+        """Checks at once for all that a start takes: whoever enlarges a mount shall have to do that once."""
+        taken = taken_by(self.path / LOCK_NAME)
+        header = mmap.PAGESIZE - taken_by(self.path / HEADER_NAME)
+        check_room(self.path, need + header + taken, taken_bytes=taken, otherwise=AT_START)
 
     def _describe(self, epoch: str) -> None:
         header = msgspec.json.encode(PoolHeader(LAYOUT_VERSION, epoch))
@@ -152,7 +159,7 @@ class Pool:
             self._remove_dead_holders()
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                raise shm_full(self.path, mmap.PAGESIZE) from error
+                raise shm_full(self.path, mmap.PAGESIZE, otherwise=AT_START) from error
             raise HostError(f"the pool {self.path} cannot be described ({error})") from error
 
     def _make_holders(self) -> None:
@@ -267,6 +274,4 @@ def _present_slots(path: Path) -> dict[int, int]:
     """Returns index -> reserved bytes of the slot files in a pool's folder."""
     names = {file: file.name.removeprefix("slot-") for file in path.glob("slot-*")}
     indices = {file: int(digits) for file, digits in names.items() if digits.isdecimal()}
-    return {
-        index: file.lstat().st_blocks * 512 for file, index in indices.items() if file == slot_path(path, index)
-    }
+    return {index: taken_by(file) for file, index in indices.items() if file == slot_path(path, index)}

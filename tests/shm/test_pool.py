@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import stat
@@ -492,7 +493,9 @@ def test_too_small_a_mount_is_refused_by_need_free_and_mount_and_nothing_is_left
         make_pool(small_mount / "pool", slot_count=4, slot_bytes=slot_bytes)
     message = str(caught.value)
     assert f"shared memory at {small_mount} is too small" in message
-    assert f"limit {4 * slot_bytes} bytes needed" in message
+    # Beside the slots: two pages for the journal, one for the header, one for the lock's note.
+    assert f"limit {4 * slot_bytes + 4 * 4096} bytes needed" in message
+    assert "or lower slots, slot_initial_bytes or remembered_keys" in message
     assert list(small_mount.iterdir()) == []
     assert free_bytes(small_mount) == free
 
@@ -514,6 +517,24 @@ def test_a_mount_that_fills_up_at_any_point_is_refused_and_nothing_is_left(
         del pool  # and with it its views, which keep their pages
     assert [file.name for file in small_mount.iterdir()] == ["filler"]
     assert free_bytes(small_mount) == leave_pages * 4096
+
+
+@pytest.mark.parametrize("slot_bytes", [4096, 5000])
+def test_a_mount_that_gets_all_that_was_said_to_be_needed_is_large_enough(
+    small_mount: Path, slot_bytes: int
+) -> None:
+    def start() -> Pool:
+        settings = {"slot_count": 3, "slot_bytes": slot_bytes, "remembered_keys": 100}
+        return Pool(small_mount / "pool", **settings, peer=this_peer(), epoch="e")
+
+    fill_up(small_mount, 4096)
+    with pytest.raises(ShmFullError) as caught:
+        start()
+    (small_mount / "filler").unlink()
+    limit = re.search(r"limit (\d+) bytes needed", str(caught.value))
+    assert limit is not None
+    fill_up(small_mount, int(limit[1]))
+    start().close()
 
 
 def test_slots_that_pages_round_up_are_refused_and_not_torn(small_mount: Path) -> None:
