@@ -89,17 +89,32 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_the_command_prints_what_goes_into_the_file_of_authorised_clients(tmp_path: Path) -> None:
     entries = ""
-    second = 'bob 2 "é\U0001f600'
-    for name, flags in (("alice", []), (second, ["--right", "train", "--right", "inspect"])):
-        done = CliRunner().invoke(app, ["keygen", name, "--folder", str(tmp_path), *flags])
+    second, queue = 'bob 2 "é\U0001f600', 'a "b" é\x7f\n'
+    flags_of = {
+        "alice": ("stage", "--queue", queue, "--queue", "c"),
+        second: ("train", "--right", "inspect"),
+    }
+    for name, flags in flags_of.items():
+        done = CliRunner().invoke(app, ["keygen", name, "--folder", str(tmp_path), "--right", *flags])
         assert done.exit_code == 0
         assert str(tmp_path / f"{name}.key_secret") in done.stderr
         entries += done.stdout
     alice, bob = (load_public_key(str(tmp_path / f"{name}.key"), "").decode() for name in ("alice", second))
     assert read_clients(entries, "output") == {
-        alice: Client("alice", frozenset({Right.STAGE})),
+        alice: Client("alice", frozenset({Right.STAGE}), frozenset({queue, "c"})),
         bob: Client(second, frozenset({Right.TRAIN, Right.INSPECT})),
     }
+
+
+def test_the_command_prints_no_entry_for_a_server_and_refuses_a_queue_without_a_right(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["keygen", "server", "--folder", str(tmp_path)])
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "a server needs none" in done.stderr
+    assert "--right" in done.stderr
+    done = CliRunner().invoke(app, ["keygen", "bob", "--folder", str(tmp_path), "--queue", "a"])
+    assert isinstance(done.exception, UsageError)
+    assert "--right stage" in str(done.exception)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["server.key", "server.key_secret"]
 
 
 # --- files of others ---
