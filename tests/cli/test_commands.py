@@ -52,6 +52,12 @@ def test_help_tells_every_command_in_a_line_that_is_whole_in_80_columns(
         assert len(summary) <= MAX_SUMMARY_CHARS
 
 
+def test_the_package_is_the_command_as_well_and_imports_no_jax() -> None:
+    code = "import runpy, sys; sys.argv[1:] = ['version']; runpy.run_module('forebay', run_name='__main__')"
+    done = run("-c", f"import sys; sys.modules['jax'] = None; {code}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, cli("version").stdout, "")
+
+
 def test_help_of_serve_tells_default_and_range_as_that_of_other_commands_does() -> None:
     words = " ".join(cli("serve", "--help").stdout.split())
     assert "slots in the pool [default: 4; 1<=x<=1024]" in words
