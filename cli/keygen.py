@@ -55,5 +55,5 @@ def _list(texts: list[Right] | list[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    # Quoted as JSON's is TOML's text as well; JSON's spelling of what is not ASCII is not, but for one that it leaves.
+    # TOML's text is quoted as JSON's is; but it has no such spelling of what is not ASCII, and needs one for DEL.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -61,6 +61,7 @@ class ServerSockets:
         failed: Callable[[BaseException], None],
     ) -> None:
         self._settings, self._me, self._keys, self._gid = settings, me, keys, gid
+        self._faults = incoming.peer_faults
         # Others: the lock of each trainer is watched through a descriptor.
         self._max_connections = fitting_connections(
             settings.max_connections, setting="max_connections", endpoints=_ENDPOINTS, others=1
@@ -90,6 +91,7 @@ class ServerSockets:
             receive_high_water=settings.control_messages,
             keys=self._keys,
             gid=self._gid,
+            faults=self._faults,
         )
 
     def _receiver(

@@ -39,7 +39,7 @@ class BulkReceiver:
         max_connections: At which no more are taken.
         keys: Guard and encrypt a tcp address; None where the tokens of grants are enough.
         gid: See `Endpoint`.
-        incoming: Knows which chunks are wanted.
+        incoming: Knows which chunks are wanted; counts those that are not, and handshakes that fail.
         target: Returns the memory for a claimed chunk, or None if that has gone; called on these threads.
         complete: Called on these threads when the last chunk of something lies in its place.
         failed: Called on these threads with an error that ended one: a bug, and chunks are received no more.
@@ -88,6 +88,7 @@ class BulkReceiver:
                 max_connections=max_connections,
                 keys=keys,
                 gid=gid,
+                faults=incoming.peer_faults,
             )
         except BaseException:
             self._close_gate()

@@ -29,6 +29,9 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from forebay.wire import Faults
+
+from .failed_handshakes import EVENTS, FailedHandshakes
 from .limited_log import LimitedLog
 
 log = logging.getLogger("forebay.sockets")
@@ -96,24 +99,26 @@ class Connections:
         bound: The socket.
         setting: Name of its address's setting, for the log.
         limit: Connections that it may have.
+        faults: Count handshakes that fail.
 
     Attributes:
         monitor: Readable when there is something for `attend`.
         refused_count: Connections that were shut because there were too many.
     """
 
-    def __init__(self, bound: zmq.Socket[bytes], setting: str, limit: int) -> None:
+    def __init__(self, bound: zmq.Socket[bytes], setting: str, limit: int, faults: Faults) -> None:
         self._bound = bound
         self._setting = setting
         self._limit = limit
         self._log = LimitedLog(log)
+        self._handshakes = FailedHandshakes(bound, setting, faults, self._peer_of)
         self._present = Headcount(limit)
         self._unwanted: set[int] = set()
         self._listener = -1
         self._is_closed = False
         self.refused_count = 0
         name = f"inproc://connections-{id(self)}"
-        bound.monitor(name, zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        bound.monitor(name, zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | EVENTS)
         self.monitor = bound.context.socket(zmq.PAIR)
         self.monitor.linger = 0
         self.monitor.rcvhwm = 1
@@ -142,6 +147,8 @@ class Connections:
             self._open_door()
 
     def _hear(self, event: int, descriptor: int) -> None:
+        if self._handshakes.hear(event, descriptor):
+            return
         if event == zmq.EVENT_LISTENING:
             self._listener = descriptor
         elif event == zmq.EVENT_DISCONNECTED:
@@ -180,9 +187,19 @@ class Connections:
     def _shut(self, descriptor: int) -> None:
         """Shuts a connection down, unless its number is something else's by now."""
         self.refused_count += 1
+        self._handshakes.shut(descriptor)
         with contextlib.suppress(OSError), _socket_of(descriptor) as connection:
             if self._is_ours(connection):
                 connection.shutdown(socket.SHUT_RDWR)
+
+    def _peer_of(self, descriptor: int) -> str:
+        with contextlib.suppress(OSError), _socket_of(descriptor) as connection:
+            if connection.family == socket.AF_UNIX:
+                return "local"
+            if self._is_ours(connection):
+                host, port, *_ = connection.getpeername()
+                return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return "unknown"
 
     def _is_ours(self, connection: socket.socket) -> bool:
         address, name = self._address(), connection.getsockname()

@@ -15,6 +15,7 @@ from forebay.shm import FileLock, make_private_folder, runtime_folder, share, th
 from forebay.wire import (
     MAX_FRAMES,
     PROTOCOL_VERSION,
+    Faults,
     HeldError,
     Hello,
     HostError,
@@ -59,6 +60,7 @@ class Endpoint:
         max_connections: See `Connections`.
         keys: Guard a tcp address; the context must have its `Gate`. An ipc path is guarded by the file system.
         gid: A group that may connect to an ipc path beside this user; None for nobody.
+        faults: Count handshakes that fail; None for counters of its own, which nobody sees.
 
     Attributes:
         connections: Whoever polls the socket attends to them as well.
@@ -85,6 +87,7 @@ class Endpoint:
         max_connections: int = 1024,
         keys: ServerKeys | None = None,
         gid: int | None = None,
+        faults: Faults | None = None,
     ) -> None:
         check_endpoint(setting, address)
         self._gid = gid
@@ -101,7 +104,7 @@ class Endpoint:
                 hide_routing_ids()
             self.socket = context.socket(kind)
             undo.callback(self.socket.close, linger=0)
-            self.connections = Connections(self.socket, setting, max_connections)
+            self.connections = Connections(self.socket, setting, max_connections, faults or Faults())
             undo.callback(self.connections.close)
             for source in (self.socket, self.connections.monitor):
                 self._poller.register(source, zmq.POLLIN)

@@ -33,6 +33,8 @@ log = logging.getLogger("forebay.access")
 
 _DOMAIN: Final = "forebay"
 _CLOSE_S: Final = 10.0
+_ZAP_ADDRESS: Final = 3
+"""Place of the peer's address in a request. Source: ZeroMQ's RFC 27."""
 CURVE_FRAME_BYTES: Final = 64
 """More than CURVE adds to a frame: 33 bytes."""
 
@@ -148,9 +150,18 @@ class Gate:
         # Here: it brings asyncio along, which a daemon without keys does not need.
         from zmq.auth.thread import ThreadAuthenticator
 
+        class Authenticator(ThreadAuthenticator):
+            """Notes from which host comes who asks; one asks at a time."""
+
+            peer = ""
+
+            async def handle_zap_message(self, msg: list[bytes]) -> None:
+                self.peer = printable(b"".join(msg[_ZAP_ADDRESS : _ZAP_ADDRESS + 1]).decode(errors="replace"))
+                await super().handle_zap_message(msg)
+
         self._authorised = keys.authorised
         self._log = LimitedLog(log)
-        self._authenticator = ThreadAuthenticator(context, log=logging.getLogger("forebay.zap"))
+        self._authenticator = Authenticator(context, log=logging.getLogger("forebay.zap"))
         self._authenticator.configure_curve_callback(_DOMAIN, self)
         try:
             self._authenticator.start()
@@ -167,7 +178,9 @@ class Gate:
             self._log.tell(logging.ERROR, "gate_failed", "key=%s reason=%s", text, words_of(error))
             return False
         if not client.rights:
-            self._log.tell(logging.WARNING, "stranger_turned_away", "key=%s", text)
+            self._log.tell(
+                logging.WARNING, "stranger_turned_away", "key=%s peer=%s", text, self._authenticator.peer
+            )
         return bool(client.rights)
 
     def close(self) -> None:

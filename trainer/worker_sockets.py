@@ -94,6 +94,7 @@ class WorkerSockets:
                 max_connections=max_connections,
                 keys=keys,
                 gid=gid,
+                faults=books.incoming.peer_faults,
             )
             undo.callback(self.control.close, linger_ms=0)
             self.data = BulkReceiver(

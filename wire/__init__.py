@@ -85,6 +85,7 @@ from .errors import (
     printable,
     words_of,
 )
+from .faults import Faults
 from .lending import (
     Attach,
     Attached,
@@ -201,6 +202,7 @@ __all__ = [
     "DataProtection",
     "Detach",
     "Done",
+    "Faults",
     "FindPool",
     "Finished",
     "FlatTree",

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from .chunk import ChunkHeader
 from .codec import CODECS
 from .control import Granted
+from .faults import Faults
 from .spans import SpanTable
 
 _MAX_RUNS = 1024
@@ -142,10 +143,13 @@ class Incoming:
 
     Whoever receives a chunk claims its span, writes, and settles. Whoever decides closes what is over; memory that
     is to be used again must then wait until nobody writes to it any more.
+
+    Attributes:
+        peer_faults: Counts chunks that are thrown away, and what else comes of peers at the sockets to no avail.
     """
 
     def __init__(self) -> None:
-        self._faults: Counter[str] = Counter()
+        self.peer_faults = Faults()
         self._open: dict[int, Arrivals] = {}
         self._settled = threading.Condition()
 
@@ -188,13 +192,11 @@ class Incoming:
 
     def throw_away(self, fault: ChunkFault) -> None:
         """Counts a chunk whose bytes were not used."""
-        with self._settled:
-            self._faults[fault] += 1
+        self.peer_faults.count(fault)
 
     def faults(self) -> Counter[str]:
-        """Returns how many chunks were thrown away, by reason."""
-        with self._settled:
-            return self._faults.copy()
+        """Returns how often each of `peer_faults` happened."""
+        return self.peer_faults.counts()
 
     def wait_until_left(self, arrivals: Arrivals, timeout_s: float) -> bool:
         """Waits until nobody writes to what was closed; returns whether that is so now."""
