@@ -11,31 +11,23 @@ from pathlib import Path
 
 import zmq
 
-from forebay.shm import FileLock, make_private_folder, runtime_folder, share, this_peer
+from forebay.shm import FileLock, make_private_folder, runtime_folder, share
 from forebay.wire import (
     MAX_FRAMES,
-    PROTOCOL_VERSION,
     Faults,
     HeldError,
-    Hello,
     HostError,
-    Message,
     Peer,
-    ProtocolError,
     SettingError,
-    Welcome,
     check_endpoint,
-    decode_call_reply,
-    decode_control_reply,
-    encode_message,
 )
 
 from .connections import Connections, hidden_path, ipc_path
 from .gate import CURVE_FRAME_BYTES, ServerKeys
+from .holder import who_holds
 from .liveness import answer_pings
 from .routing_ids import hide_routing_ids
 
-_PROBE_MS = 1000
 _CONTROL_SLACK_BYTES = 64 << 10
 _MAX_BACKLOG = 100
 _MESSAGES_PER_TURN = 16
@@ -122,17 +114,19 @@ class Endpoint:
             if keys is not None and self.is_guarded:
                 keys.guard(self.socket)
                 self.socket.maxmsgsize = max_frame_bytes + CURVE_FRAME_BYTES
-            self._bind(context, address, setting)
+            self._bind(context, address, setting, keys)
             undo.pop_all()
         self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
-    def _bind(self, context: zmq.Context[zmq.Socket[bytes]], address: str, setting: str) -> None:
+    def _bind(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, setting: str, keys: ServerKeys | None
+    ) -> None:
         try:
             self._bind_privately(address)
         except zmq.ZMQError as error:
             if error.errno == errno.EADDRINUSE:
                 raise HeldError(
-                    f"{setting} {address} is held by {_who_answers(context, address)}",
+                    f"{setting} {address} is held by {who_holds(context, address, keys)}",
                     remedy=f"stop it first, or set {setting} to another address",
                 ) from error
             raise HostError(f"{setting} {address} cannot be bound: {error.strerror}") from error
@@ -265,32 +259,3 @@ def _claim_ipc(address: str, setting: str, peer: Peer, gid: int | None) -> FileL
     if not path.parent.is_dir():
         raise HostError(f"{setting}: there is no folder {path.parent}", remedy="make it first")
     return FileLock(path.with_name(path.name + ".lock"), peer)
-
-
-def _who_answers(context: zmq.Context[zmq.Socket[bytes]], address: str) -> str:
-    with context.socket(zmq.DEALER) as probe:
-        probe.linger = 0
-        # A peer of another kind is dropped at its greeting; then there is nobody to send to, for ever.
-        probe.sndtimeo = probe.rcvtimeo = _PROBE_MS
-        hello = Hello(id=1, version=PROTOCOL_VERSION, peer=this_peer("forebay probe"))
-        try:
-            probe.connect(address.replace("*", "127.0.0.1"))
-            probe.send(encode_message(hello))
-            return _who_says(probe.recv())
-        except zmq.Again:
-            # This process has no client's keys to ask with.
-            return "a process that does not say who it is: one that lets known keys in alone, or none of Forebay's"
-        except zmq.ZMQError:
-            return "a process that cannot be asked who it is"
-
-
-def _who_says(frame: bytes) -> str:
-    answer: Message | None = None
-    for decode in (decode_control_reply, decode_call_reply):
-        with contextlib.suppress(ProtocolError):
-            answer = decode(frame)
-    if isinstance(answer, Welcome):
-        return f"{answer.peer.name} pid {answer.peer.pid} on {answer.peer.host}"
-    if answer is None:
-        return "a process that does not speak Forebay's protocol"
-    return "a process that does not answer as a Forebay daemon or worker"

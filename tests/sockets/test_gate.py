@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import logging
 import os
@@ -13,8 +14,8 @@ import pytest
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from forebay.sockets import AuthorisedFile, Endpoint, Gate, load_client_keys, load_server_keys
-from forebay.wire import STRANGER, HeldError, Peer, Right
+from forebay.sockets import AuthorisedFile, Endpoint, Gate, load_client_keys, load_key_pair, load_server_keys
+from forebay.wire import STRANGER, DataProtection, HeldError, Limits, Peer, Right, Welcome, encode_message
 
 from .key_files import KeyFiles
 
@@ -65,10 +66,18 @@ class Site:
         return endpoint
 
     def connect(
-        self, endpoint: Endpoint, name: str = "", *, server: str = "server", routing: bytes = b""
+        self,
+        endpoint: Endpoint,
+        name: str = "",
+        *,
+        server: str = "server",
+        routing: bytes = b"",
+        within_ms: int = 0,
     ) -> zmq.Socket[bytes]:
         socket = self._outside.socket(zmq.DEALER)
         socket.linger = 0
+        if within_ms:
+            socket.handshake_ivl = within_ms
         self._handshakes[socket] = socket.get_monitor_socket(HANDSHAKES)
         if routing:
             socket.routing_id = routing
@@ -147,19 +156,57 @@ def test_an_unknown_client_one_without_keys_and_one_that_means_another_server_sa
     assert frames == [b"hello"], "who is known gets in all the while, and nobody else was heard"
 
 
-@pytest.mark.parametrize("has_keys", [True, False])
-def test_whoever_finds_a_guarded_port_taken_is_told_that_keys_may_keep_it_from_knowing_by_whom(
-    site: Site, has_keys: bool
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ("none", "a server with keys, perhaps a Forebay daemon or worker; ss -ltnp tells"),
+        ("others", "a server with keys, perhaps a Forebay daemon or worker; ss -ltnp tells"),
+        ("the same", "a daemon or worker that has the same key_file as this one"),
+    ],
+)
+def test_whoever_finds_a_guarded_port_taken_is_told_of_keys_and_whether_they_are_its_own(
+    site: Site, keys: str, words: str
 ) -> None:
     taken = site.bind()
-    words = rf"s {taken.address} is held by a process that does not say who it is: one that lets known keys in"
-    with pytest.raises(HeldError, match=words):
-        site.bind(taken.address, gate=False, has_keys=has_keys)
+    if keys == "others":
+        site.keys = dataclasses.replace(
+            site.keys, own=load_key_pair(str(site.files.folder / "bob.key_secret"), "s")
+        )
+    with pytest.raises(HeldError) as caught:
+        site.bind(taken.address, gate=False, has_keys=keys != "none")
+    assert f"s {taken.address} is held by {words}" in str(caught.value)
+
+
+def test_whoever_finds_a_port_taken_by_one_with_its_own_keys_that_may_say_hello_hears_the_name(
+    site: Site,
+) -> None:
+    site.files.authorise(site.files.entry("server", "inspect"))
+    taken = site.bind()
+    welcome = Welcome(
+        version=4,
+        software="0",
+        epoch="e",
+        peer=PEER,
+        data_endpoint="",
+        limits=Limits(),
+        data_protection=DataProtection.NONE,
+    )
+
+    def answer() -> None:
+        [(sender, _, _)] = heard(taken)
+        taken.socket.send_multipart([sender, encode_message(welcome)])
+
+    holder = threading.Thread(target=answer)
+    holder.start()
+    with pytest.raises(HeldError, match=f"is held by test pid {os.getpid()} on here"):
+        site.bind(taken.address, gate=False)
+    holder.join()
 
 
 def test_without_a_gate_nobody_gets_in(site: Site) -> None:
     endpoint = site.bind(gate=False)
-    alice = site.connect(endpoint, "alice")
+    # ZeroMQ may leave the handshake open instead of hanging up.
+    alice = site.connect(endpoint, "alice", within_ms=MOMENT_MS)
     alice.send(b"let me in")
     assert not site.lets_in(alice)
     assert heard(endpoint, 0) == []
