@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import zmq
 
 from forebay.shm import this_peer
-from forebay.sockets import LOOK_S, ClientKeys, ping, why_silent
+from forebay.sockets import LOOK_S, ClientKeys, Finding, Who, ping, why_silent
 from forebay.wire import (
     CONTROL_HEARTBEAT_TIMEOUT_MS,
     MAX_FRAMES,
@@ -130,17 +130,18 @@ class ServerLink:
         try:
             return await self.say_hello(time.monotonic() + timeout_s)
         except WaitTimeoutError:
-            is_known = look.done() and not self._handshakes.is_certain
-            why = look.result() if is_known else ""
+            found = look.result() if look.done() else Finding(Who.NOBODY)
+            why = "" if self._handshakes.is_certain else found.words
             raise WaitTimeoutError(
                 f"no {self.kind.name} answered at {self.kind.setting} {self.endpoint} within {timeout_s:g} s"
                 + (why and f": {why}"),
-                remedy=self._remedy(f"{self.kind.start}, or {self.kind.address_remedy}"),
+                remedy=(not why and self._handshakes.remedy)
+                or found.remedy(self.kind.start, self.kind.address_remedy),
             ) from None
         finally:
             look.cancel()
 
-    async def _look_in_time(self, timeout_s: float) -> str:
+    async def _look_in_time(self, timeout_s: float) -> Finding:
         """Looks why nobody answers, so that it is known when the time is over, not some time later."""
         await asyncio.sleep(max(timeout_s / 2, timeout_s - _LOOK_MARGIN * LOOK_S))
         return await in_own_thread(why_silent, self.endpoint)

@@ -9,7 +9,7 @@ from .keys import ClientKeys, KeyPair, load_client_keys, load_key_pair, load_pub
 from .limited_log import LimitedLog
 from .liveness import ping
 from .mailbox import Mailbox
-from .reach import LOOK_S, why_silent
+from .reach import LOOK_S, Finding, Who, why_silent
 from .signals import stopped_by_sigterm, waking_signals
 
 __all__ = [
@@ -20,11 +20,13 @@ __all__ = [
     "ClientKeys",
     "Connections",
     "Endpoint",
+    "Finding",
     "Gate",
     "KeyPair",
     "LimitedLog",
     "Mailbox",
     "ServerKeys",
+    "Who",
     "control_frame_limit",
     "fitting_connections",
     "load_client_keys",

@@ -107,11 +107,13 @@ class DaemonLink:
             return
         if self._conversation.refusal is not None:
             raise self._conversation.refusal
-        why = why_silent(self.endpoint)
+        found = why_silent(self.endpoint)
         raise WaitTimeoutError(
             f"no daemon answered at trainer_endpoint {self.endpoint} within {timeout_s:g} s"
-            + (why and f": {why}"),
-            remedy="start one (forebay serve), or set trainer_endpoint (FOREBAY_TRAINER_ENDPOINT) to its address",
+            + (found.words and f": {found.words}"),
+            remedy=found.remedy(
+                "start one (forebay serve)", "set trainer_endpoint (FOREBAY_TRAINER_ENDPOINT) to its address"
+            ),
         )
 
     @property

@@ -112,7 +112,8 @@ def test_a_private_tmp_is_told(daemon: LocalDaemon, folder: Path, code: str) -> 
     endpoint = daemon.trainer_endpoint if code == ATTACH else daemon.control_endpoint
     # The folder alone: the interpreter may lie in /tmp as well.
     words = said(code, endpoint, before=[f"mount -t tmpfs -o size=8m other {folder}"])
-    assert f": there is no {endpoint.removeprefix('ipc://')} here: if one runs, it is seen from elsewhere" in words
+    assert f": there is no {endpoint.removeprefix('ipc://')} here; start one (forebay serve), or set " in words
+    assert "; if one runs, it is seen from elsewhere" in words
     assert "PrivateTmp" in words
 
 

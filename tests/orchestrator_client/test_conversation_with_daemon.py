@@ -17,6 +17,7 @@ import pytest
 from forebay.orchestrator_client import Refusal, Staged, StagingClient, server_link
 from forebay.orchestrator_client.server_kind import DAEMON
 from forebay.orchestrator_client.server_link import ServerLink
+from forebay.sockets import Finding, Who
 from forebay.wire import (
     PROTOCOL_VERSION,
     Abandon,
@@ -92,9 +93,9 @@ def test_to_find_out_why_nobody_answers_never_holds_up_the_error(
 ) -> None:
     may_know = threading.Event()
 
-    def look(_: str) -> str:
+    def look(_: str) -> Finding:
         may_know.wait(PATIENCE_S)
-        return "too late"
+        return Finding(Who.SOMEBODY, "too late")
 
     monkeypatch.setattr(server_link, "why_silent", look)
     try:

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 import forebay
+from forebay.shm import SHARE_USER
 from forebay.sockets import reach
-from forebay.sockets.reach import LOOK_S, why_silent
+from forebay.sockets.reach import LOOK_S, Finding, Who, why_silent
 
 from .full_endpoint import full_endpoint
 
 PATIENCE_S = 20.0
+START, SET = "start one", "set its address"
 
 
 @pytest.fixture
@@ -33,35 +35,43 @@ def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket
 
 @pytest.mark.usefixtures("listener")
 def test_who_takes_the_connection_is_not_blamed() -> None:
-    assert why_silent("ipc://here.sock") == ""
+    assert why_silent("ipc://here.sock").words == ""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert why_silent(f"tcp://127.0.0.1:{server.getsockname()[1]}") == ""
+        found = why_silent(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+    assert (found.who, found.words) == (Who.SOMEBODY, "")
+    assert START not in found.remedy(START, SET)
 
 
 def test_a_socket_that_is_not_there_may_be_elsewhere(tmp_path: Path) -> None:
-    words = why_silent(f"ipc://{tmp_path}/none.sock")
-    assert words.startswith(f"there is no {tmp_path}/none.sock here: if one runs, it is seen from elsewhere")
-    assert "PrivateTmp" in words
-    assert why_silent(f"ipc://{tmp_path}/folder/none.sock").startswith(f"there is no {tmp_path}/folder here")
+    found = why_silent(f"ipc://{tmp_path}/none.sock")
+    assert found.words == f"there is no {tmp_path}/none.sock here"
+    remedy = found.remedy(START, SET)
+    assert remedy.startswith(f"{START}, or {SET}; if one runs, it is seen from elsewhere"), "the likeliest first"
+    assert "PrivateTmp" in remedy
+    assert why_silent(f"ipc://{tmp_path}/folder/none.sock").words == f"there is no {tmp_path}/folder here"
 
 
 def test_a_socket_that_nobody_listens_at_was_left_behind(listener: socket.socket) -> None:
     listener.close()
-    assert why_silent("ipc://here.sock") == "nobody listens at that socket any more: whoever made it is gone"
+    found = why_silent("ipc://here.sock")
+    assert found.words == "nobody listens at that socket any more: whoever made it is gone"
+    assert found.remedy(START, SET) == f"{START}, or {SET}"
 
 
 @pytest.mark.parametrize("kind", ["ipc", "tcp"])
 def test_an_endpoint_that_is_full_says_so(shm_dir: Path, kind: str) -> None:
     with full_endpoint(f"ipc://{shm_dir}/full.sock" if kind == "ipc" else "tcp://127.0.0.1:*") as endpoint:
-        assert "it takes no more connections now (max_connections)" in why_silent(endpoint.address)
-        assert "elsewhere" not in why_silent(endpoint.address)
+        found = why_silent(endpoint.address)
+        assert "it takes no more connections now (max_connections)" in found.words
+        assert START not in found.remedy(START, SET), "there is one"
+        assert "elsewhere" not in found.remedy(START, SET)
 
 
 def test_an_endpoint_that_was_full_when_it_was_killed_is_gone(listener: socket.socket) -> None:
     Path("here.sock").rename("here.sock.full")
-    assert "max_connections" in why_silent("ipc://here.sock")
+    assert "max_connections" in why_silent("ipc://here.sock").words
     listener.close()
-    assert why_silent("ipc://here.sock") == "nobody listens at that socket any more: whoever made it is gone"
+    assert why_silent("ipc://here.sock").words == "nobody listens at that socket any more: whoever made it is gone"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="to become another user needs root")
@@ -76,14 +86,15 @@ def test_a_socket_of_another_user_is_told_by_both_uids() -> None:
             (folder / "private.sock").chmod(0o600)
             code = (
                 "import os, sys; from forebay.sockets.reach import why_silent; os.setuid(65534);"
-                f" print(why_silent('ipc://{folder}/private.sock'))"
+                f" found = why_silent('ipc://{folder}/private.sock');"
+                f" print(found.words, found.remedy('{START}', '{SET}'), sep='; ')"
             )
             environment = os.environ | {"PYTHONPATH": str(Path(forebay.__file__).parents[1])}
             done = subprocess.run(
                 [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
             )
-        words = f"{folder}/private.sock is private to uid 0, and this process runs as uid 65534: "
-        assert done.stdout.startswith(words), done.stderr
+        words = f"{folder}/private.sock is private to uid 0, and this process runs as uid 65534; {SHARE_USER}"
+        assert done.stdout.strip() == words, done.stderr
     finally:
         (folder / "private.sock").unlink()
         folder.rmdir()
@@ -92,7 +103,8 @@ def test_a_socket_of_another_user_is_told_by_both_uids() -> None:
 def test_a_port_that_nobody_listens_at_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert why_silent(f"tcp://127.0.0.1:{port}") == "nobody listens there"
+    found = why_silent(f"tcp://127.0.0.1:{port}")
+    assert (found.who, found.words) == (Who.NOBODY, "nobody listens there")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +118,7 @@ def test_a_port_that_nobody_listens_at_is_refused() -> None:
     ],
 )
 def test_what_is_no_address_is_told(endpoint: str, words: str) -> None:
-    assert why_silent(endpoint).startswith(words)
+    assert why_silent(endpoint).words.startswith(words)
 
 
 def test_a_name_server_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +130,9 @@ def test_a_name_server_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.
 
     monkeypatch.setattr(socket, "getaddrinfo", ask)
     try:
-        words = why_silent("tcp://host.example:1")
-        assert words == "the name host.example was not found within 1 s: see whether its name server answers"
+        found = why_silent("tcp://host.example:1")
+        assert found.words == "the name host.example was not found within 1 s"
+        assert found.remedy(START, SET) == f"see whether its name server answers; or {SET}"
         assert not answers.is_set()
     finally:
         answers.set()
@@ -131,14 +144,14 @@ def test_a_name_server_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.
 def test_all_addresses_of_a_name_are_tried_in_the_time_for_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     now, tried = [100.0], []
 
-    def swallow(_: int, address: Any, within_s: float) -> str:
+    def swallow(_: int, address: Any, within_s: float) -> Finding:
         tried.append(address)
         now[0] += within_s
-        return "packets to it are not answered"
+        return Finding(Who.UNKNOWN, "packets to it are not answered")
 
     monkeypatch.setattr(reach, "_addresses", lambda *_: [(socket.AF_INET, number) for number in range(4)])
     monkeypatch.setattr(reach, "_look_at_address", swallow)
     monkeypatch.setattr("forebay.sockets.reach.time.monotonic", lambda: now[0])
-    assert why_silent("tcp://host.example:1") == "packets to it are not answered"
+    assert why_silent("tcp://host.example:1").words == "packets to it are not answered"
     assert tried == [0, 1, 2, 3]
     assert now[0] == pytest.approx(100 + LOOK_S)
