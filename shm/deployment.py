@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import grp
 import os
+import stat
 from pathlib import Path
 
 from forebay.wire import HostError
@@ -35,9 +37,28 @@ def pool_fault(path: Path, error: Exception) -> HostError:
 
 def private_words(path: Path) -> str:
     """Says whose a path is that this process may not use, as far as that can be seen."""
-    owner = "another user"
     for folder in (path, *path.parents):
         with contextlib.suppress(OSError):
-            owner = f"uid {folder.stat().st_uid}"
-            break
-    return f"{path} is private to {owner}, and this process runs as uid {os.geteuid()}"
+            return _whose(path, folder.stat())
+    return f"{path} is private to another user, and this process runs as uid {os.geteuid()}"
+
+
+def _whose(path: Path, status: os.stat_result) -> str:
+    if status.st_mode & _group_bit(status.st_mode) and status.st_gid not in (os.getegid(), *os.getgroups()):
+        owners = f"uid {status.st_uid} and group {_group_name(status.st_gid)}"
+        return f"{path} is for {owners}, and this process, uid {os.geteuid()}, is in neither"
+    return f"{path} is private to uid {status.st_uid}, and this process runs as uid {os.geteuid()}"
+
+
+def _group_bit(mode: int) -> int:
+    """Returns the bit of a mode that lets the group use it: a folder is gone through, a socket is written."""
+    if stat.S_ISDIR(mode):
+        return stat.S_IXGRP
+    return stat.S_IWGRP if stat.S_ISSOCK(mode) else stat.S_IRGRP
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
