@@ -19,6 +19,7 @@ from .handshakes import REFUSALS, Handshakes
 from .link_rate import LinkRate
 from .pace import Pace
 from .payload import Payload, WireBytes
+from .server_kind import ServerKind
 
 _LONGEST_POLL_S: Final = 3600.0
 
@@ -31,6 +32,7 @@ class ChunkSender:
     Args:
         context: A ZeroMQ context.
         target: The server's data endpoint.
+        kind: Of the server.
         send_chunks: Chunks that ZeroMQ buffers at most, on each connection.
         connections: To make to it; chunks go to whichever has room.
         pace: A rate to keep to; others may share it. The bytes of chunks count, their headers do not.
@@ -41,6 +43,7 @@ class ChunkSender:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         target: Target,
+        kind: ServerKind,
         *,
         send_chunks: int,
         connections: int = 1,
@@ -55,7 +58,9 @@ class ChunkSender:
         self._socket.sndhwm = send_chunks
         self._socket.linger = 0
         ping(self._socket)
-        self._handshakes = Handshakes(self._socket, target.endpoint, has_keys=keys is not None, events=REFUSALS)
+        self._handshakes = Handshakes(
+            self._socket, target.endpoint, kind, keys=keys, is_data=True, events=REFUSALS
+        )
         # Chunks wait here, not in a pipe to nobody, while there is no connection.
         self._socket.immediate = True
         if keys is not None and target.is_encrypted:

@@ -88,7 +88,9 @@ class StagingClient:
     ) -> None:
         # First: a wrong setting shall leave nothing open.
         keys = daemon_keys(client_key_file, server_key_file)
-        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace, keys=keys)
+        self._wire = Wire(
+            DAEMON, send_chunks=send_chunks, connections=connections, codec=codec, pace=pace, keys=keys
+        )
         self._link = ServerLink(
             DAEMON,
             DAEMON.checked(endpoint or default_endpoint("control")),

@@ -19,6 +19,7 @@ from .codec_choice import choose_codecs, needs_samples
 from .data_endpoint import Target
 from .pace import Pace
 from .payload import Payload, WireBytes
+from .server_kind import ServerKind
 from .settings import load_orchestrator_settings
 
 log = logging.getLogger("forebay.client")
@@ -30,6 +31,7 @@ class Wire:
     It has a context of its own, so that no control message waits for ZeroMQ's threads.
 
     Args:
+        kind: Of the server.
         send_chunks: Chunks that are buffered on their way out, on each connection.
         connections: To make, with one of ZeroMQ's threads for each; None for the setting.
         codec: `auto` or one for all leaves; None for the setting.
@@ -42,6 +44,7 @@ class Wire:
 
     def __init__(
         self,
+        kind: ServerKind,
         *,
         send_chunks: int,
         connections: int | None,
@@ -50,6 +53,7 @@ class Wire:
         keys: ClientKeys | None = None,
     ) -> None:
         settings = load_orchestrator_settings({"connections": connections, "codec": codec})
+        self.kind = kind
         self.turn = asyncio.Lock()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._codec = settings.codec
@@ -115,6 +119,7 @@ class Wire:
             self._sender = ChunkSender(
                 self._context,
                 target,
+                self.kind,
                 keys=self._keys,
                 send_chunks=self._send_chunks,
                 connections=self._connections,

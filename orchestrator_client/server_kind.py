@@ -25,6 +25,8 @@ class ServerKind:
         setting: Name of the setting that holds its address; FOREBAY_ and the name in capitals is its variable.
         start: How to start one.
         look: Where to look when it takes long.
+        data_setting: Name of its setting for the address that takes bulk data.
+        key_setting: Name of the setting for the public key file by which it is known.
         decode_reply: Decodes what it sends; raises ProtocolError.
     """
 
@@ -32,6 +34,8 @@ class ServerKind:
     setting: str
     start: str
     look: str
+    data_setting: str
+    key_setting: str
     decode_reply: Callable[[bytes], Message]
 
     def decode(self, frame: bytes) -> Message:
@@ -70,5 +74,7 @@ DAEMON = ServerKind(
     setting="control_endpoint",
     start="start one (forebay serve)",
     look="forebay status",
+    data_setting="data_endpoint",
+    key_setting="server_key_file",
     decode_reply=decode_control_reply,
 )

@@ -93,7 +93,7 @@ class ServerLink:
         self._socket.linger = _LINGER_MS
         if keys is not None:
             keys.use(self._socket, endpoint)
-        self._handshakes = Handshakes(self._socket, endpoint, has_keys=keys is not None)
+        self._handshakes = Handshakes(self._socket, endpoint, kind, keys=keys)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._talks = 0
         self._nobody_talks = asyncio.Event()

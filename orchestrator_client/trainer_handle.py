@@ -82,7 +82,9 @@ class TrainerHandle:
         endpoint = WORKER.checked(endpoint or default_endpoint("worker"))
         control_endpoint = DAEMON.checked(control_endpoint or default_endpoint("control"))
         keys = worker_keys(client_key_file, server_key_file, worker_key_file)
-        self._wire = Wire(send_chunks=send_chunks, connections=connections, codec=codec, pace=pace, keys=keys)
+        self._wire = Wire(
+            WORKER, send_chunks=send_chunks, connections=connections, codec=codec, pace=pace, keys=keys
+        )
         # Before the link: it reads the daemon's keys, and the worker's may be whole without them.
         self._staging = StagingClient(
             control_endpoint,

@@ -49,6 +49,8 @@ WORKER = ServerKind(
     setting="worker_endpoint",
     start="start the trainer (forebay.TrainerWorker)",
     look="its log, and TrainerHandle.status",
+    data_setting="worker_data_endpoint",
+    key_setting="worker_key_file",
     decode_reply=decode_call_reply,
 )
 

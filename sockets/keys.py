@@ -23,10 +23,17 @@ class KeyPair:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientKeys:
-    """What a client has to have: a pair of its own, and the key by which it knows the server."""
+    """What a client has to have: a pair of its own, and the key by which it knows the server.
+
+    Attributes:
+        own: Its pair.
+        server: The server's public key.
+        server_setting: Name of the setting that the latter is from.
+    """
 
     own: KeyPair
     server: bytes
+    server_setting: str = "server_key_file"
 
     def use(self, socket: zmq.Socket[bytes], endpoint: str) -> None:
         """Has a socket prove who it is at a tcp endpoint, and talk to nobody else than the server there."""
@@ -120,7 +127,7 @@ def load_client_keys(client_key_file: str, server_key_file: str, *, server_setti
             f"setting {missing}", got="", limit=f"a key file: client_key_file and {server_setting} go together"
         )
     own = load_key_pair(client_key_file, "client_key_file")
-    return ClientKeys(own, load_public_key(server_key_file, server_setting))
+    return ClientKeys(own, load_public_key(server_key_file, server_setting), server_setting)
 
 
 def check_mode(path: Path, setting: str, *, forbidden: int, danger: str, remedy: str) -> None:

@@ -28,6 +28,7 @@ from forebay.wire import (
     RefusedError,
     Right,
     SettingError,
+    WaitTimeoutError,
 )
 
 from ..sockets.key_files import KeyFiles
@@ -62,6 +63,33 @@ def test_a_client_with_the_right_trains_with_payloads_by_either_kind_of_data_end
 
         assert talk(served.endpoint, run, **files.client("driver")) == 7
     assert served.engine.trained == [7]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"worker_key_file": "eve.key"}, r"not the one in worker_key_file \(FOREBAY_WORKER_KEY_FILE\), or"),
+        (
+            {"server_key_file": "eve.key"},
+            (
+                r"not the one in server_key_file \(FOREBAY_SERVER_KEY_FILE\), which stands for worker_key_file"
+                r" \(FOREBAY_WORKER_KEY_FILE\) as well, or this is not its worker endpoint"
+            ),
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "words",
+)
+def test_a_client_with_another_key_for_the_worker_hears_which_setting_that_is(
+    shm_dir: Path, files: KeyFiles, keys: dict[str, str], words: str
+) -> None:
+    given = files.client("driver") | {name: str(files.folder / file) for name, file in keys.items()}
+    with Served(shm_dir, **WORKER_TCP, **files.server()) as served:
+
+        async def run(_: TrainerHandle) -> None:
+            raise AssertionError("it was let in")
+
+        with pytest.raises(WaitTimeoutError, match=words):
+            talk(served.endpoint, run, timeout_s=1.0, **given)
 
 
 def test_a_client_that_insists_on_encryption_sends_no_payload_to_a_worker_that_only_authenticates(

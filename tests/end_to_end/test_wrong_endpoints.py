@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import forebay
-from forebay.wire import ProtocolError, RefusedError, SettingError
+from forebay import LocalDaemon
+from forebay.wire import ProtocolError, RefusedError, SettingError, WaitTimeoutError
 
+from ..sockets.key_files import KeyFiles
 from .processes import StartDaemon
+
+SHORT_S = 1.0
+"""Seconds after which a client gives up that can never be let in."""
 
 
 async def greet(endpoint: str) -> None:
@@ -32,6 +38,44 @@ def test_a_sender_at_the_trainer_endpoint_is_told_which_one_it_needs(start_daemo
         ProtocolError, match=r"control_endpoint is not what it should be.*FOREBAY_CONTROL_ENDPOINT"
     ):
         asyncio.run(greet(daemon.trainer_endpoint))
+
+
+TCP: dict[str, Any] = dict.fromkeys(("control_endpoint", "data_endpoint"), "tcp://127.0.0.1:*")
+DATA_FOR_CONTROL = r"or this is not its control endpoint \(a daemon's data endpoint\?\)$"
+
+
+def data_endpoint_of(daemon: LocalDaemon, **keys: Any) -> str:
+    async def ask() -> str:
+        async with forebay.StagingClient(daemon.control_endpoint, **keys) as client:
+            return client._data_target().endpoint
+
+    return asyncio.run(ask())
+
+
+async def give_up(endpoint: str, **keys: Any) -> None:
+    async with forebay.StagingClient(endpoint, timeout_s=SHORT_S, **keys):
+        raise AssertionError("it was let in")
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_a_client_at_the_data_endpoint_hears_that_it_may_be_that(
+    start_daemon: StartDaemon, tmp_path: Path, has_keys: bool
+) -> None:
+    files = KeyFiles(tmp_path, "alice")
+    files.authorise(files.entry("alice", "stage"))
+    daemon = start_daemon(**TCP, **(files.server() if has_keys else {}))
+    keys = files.client("alice") if has_keys else {}
+    with pytest.raises(WaitTimeoutError, match=DATA_FOR_CONTROL):
+        asyncio.run(give_up(data_endpoint_of(daemon, **keys), **keys))
+
+
+def test_a_client_at_the_data_endpoint_of_the_file_system_is_not_asked_for_keys(
+    start_daemon: StartDaemon,
+) -> None:
+    daemon = start_daemon()
+    words = r"in the handshake: this is not its control endpoint \(a daemon's data endpoint\?\)$"
+    with pytest.raises(WaitTimeoutError, match=words):
+        asyncio.run(give_up(data_endpoint_of(daemon)))
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://localhost:5555", "foo", "inproc://x"])

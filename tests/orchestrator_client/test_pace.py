@@ -21,6 +21,7 @@ from forebay.orchestrator_client.chunk_sender import ChunkSender, StopSignal
 from forebay.orchestrator_client.data_endpoint import Target
 from forebay.orchestrator_client.pace import CATCH_UP_S, Pace, SteadyPace
 from forebay.orchestrator_client.payload import Payload, WireBytes
+from forebay.orchestrator_client.server_kind import DAEMON
 from forebay.wire import (
     Abandon,
     ChunkHeader,
@@ -140,7 +141,7 @@ def sender_and_receiver(folder: Path, pace: Pace) -> Iterator[tuple[ChunkSender,
     receiver = context.socket(zmq.PULL)
     receiver.rcvtimeo = int(1000 * PATIENCE_S)
     receiver.bind(f"ipc://{folder}/data")
-    sender = ChunkSender(context, Target(f"ipc://{folder}/data"), send_chunks=8, pace=pace)
+    sender = ChunkSender(context, Target(f"ipc://{folder}/data"), DAEMON, send_chunks=8, pace=pace)
     try:
         yield sender, receiver
     finally:
