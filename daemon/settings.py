@@ -17,6 +17,7 @@ from forebay.wire import (
     DataProtection,
     Limits,
     SettingError,
+    check_data_reach,
     check_endpoint,
     check_exposure,
     check_settings,
@@ -144,12 +145,7 @@ class Settings:
         self._check_differ()
 
     def _check_kinds(self) -> None:
-        if self.control_endpoint.startswith("tcp:") and self.data_endpoint.startswith("ipc:"):
-            raise SettingError(
-                "setting data_endpoint",
-                got=self.data_endpoint,
-                limit="a tcp address, as control_endpoint is one: other hosts cannot dial a socket of this one",
-            )
+        check_data_reach(self._tcp_endpoints)
         if not self.trainer_endpoint.startswith("ipc:"):
             raise SettingError(
                 "setting trainer_endpoint",

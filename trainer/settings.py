@@ -13,7 +13,7 @@ from forebay.wire import (
     GIB,
     MIB,
     DataProtection,
-    SettingError,
+    check_data_reach,
     check_endpoint,
     check_exposure,
     check_settings,
@@ -105,12 +105,7 @@ class TrainerSettings:
             authorised_file=self.authorised_file,
             insecure=self.insecure,
         )
-        if self.worker_endpoint.startswith("tcp:") and self.worker_data_endpoint.startswith("ipc:"):
-            raise SettingError(
-                "setting worker_data_endpoint",
-                got=self.worker_data_endpoint,
-                limit="a tcp address, as worker_endpoint is one: other hosts cannot dial a socket of this one",
-            )
+        check_data_reach(self._endpoints)
 
     @property
     def _endpoints(self) -> dict[str, str]:

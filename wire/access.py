@@ -197,6 +197,30 @@ def check_exposure(endpoints: Mapping[str, str], *, key_file: str, authorised_fi
             )
 
 
+def check_data_reach(endpoints: Mapping[str, str]) -> None:
+    """Checks that whoever reaches a server reaches its data endpoint as well.
+
+    Args:
+        endpoints: Addresses to bind, by setting: the one where it is asked, and the one for bulk data.
+
+    Raises:
+        SettingError: The data endpoint is for this host alone, and the other one is not, or is a tcp address.
+    """
+    (asked, address), (data, data_address) = endpoints.items()
+    if address.startswith("tcp:") and data_address.startswith("ipc:"):
+        raise SettingError(
+            f"setting {data}",
+            got=data_address,
+            limit=f"a tcp address, as {asked} is one: other hosts cannot dial a socket of this one",
+        )
+    if is_exposed(address) and not is_exposed(data_address):
+        raise SettingError(
+            f"setting {data}",
+            got=data_address,
+            limit=f"an address that other hosts reach, as they reach {asked} at {address}: not this host's own",
+        )
+
+
 def protection_of(data_endpoint: str, *, key_file: str, data_protection: str) -> DataProtection:
     """Returns what guards a data endpoint: what the setting says, where there are keys and it is a tcp one."""
     has_keys = bool(key_file) and data_endpoint.startswith("tcp:")

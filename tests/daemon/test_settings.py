@@ -300,3 +300,8 @@ def test_the_ledger_gets_what_is_set() -> None:
 def test_the_command_has_an_option_for_every_setting() -> None:
     parameters = inspect.signature(serve).parameters
     assert set(parameters) == {"config", *NAMES}
+
+
+def test_a_data_endpoint_that_only_this_host_reaches_is_no_setting_beside_a_control_endpoint_that_all_do() -> None:
+    with pytest.raises(SettingError, match=r"setting data_endpoint; .*as they reach control_endpoint at tcp"):
+        Settings(control_endpoint="tcp://0.0.0.0:1", data_endpoint="tcp://127.0.0.1:2", insecure=True)

@@ -132,3 +132,9 @@ def test_a_setting_cannot_be_changed_afterwards() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings.max_device_batches = 2  # type: ignore[misc]
     assert settings.max_device_batches == 1
+
+
+def test_a_data_endpoint_that_only_this_host_reaches_is_no_setting_beside_an_endpoint_that_all_do() -> None:
+    words = r"setting worker_data_endpoint; .*as they reach worker_endpoint at tcp"
+    with pytest.raises(SettingError, match=words):
+        TrainerSettings(worker_endpoint="tcp://0.0.0.0:1", worker_data_endpoint="tcp://127.0.0.1:2", insecure=True)

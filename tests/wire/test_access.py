@@ -10,6 +10,7 @@ from forebay.wire import (
     Client,
     Right,
     SettingError,
+    check_data_reach,
     check_exposure,
     check_key_settings,
     is_exposed,
@@ -154,3 +155,37 @@ def test_of_the_two_files_that_keys_need_the_missing_one_is_named(key_file: str,
         with pytest.raises(SettingError) as caught:
             check_exposure({"a": "tcp://0.0.0.0:1"}, key_file="", authorised_file="some", insecure=False)
         assert str(caught.value) == words
+
+
+@pytest.mark.parametrize(
+    ("asked", "data"),
+    [
+        ("ipc:///run/c", "ipc:///run/d"),
+        ("ipc:///run/c", "tcp://127.0.0.1:1"),
+        ("ipc:///run/c", "tcp://0.0.0.0:1"),
+        ("tcp://127.0.0.1:1", "tcp://localhost:2"),
+        ("tcp://127.0.0.1:1", "tcp://0.0.0.0:2"),
+        ("tcp://0.0.0.0:1", "tcp://10.0.0.1:2"),
+    ],
+)
+def test_whoever_reaches_a_server_may_send_it_data(asked: str, data: str) -> None:
+    check_data_reach({"control_endpoint": asked, "data_endpoint": data})
+
+
+@pytest.mark.parametrize(
+    ("asked", "data", "limit"),
+    [
+        ("tcp://127.0.0.1:1", "ipc:///run/d", "a tcp address, as worker_endpoint is one"),
+        ("tcp://0.0.0.0:1", "ipc:///run/d", "a tcp address, as worker_endpoint is one"),
+        (
+            "tcp://0.0.0.0:1",
+            "tcp://127.0.0.1:2",
+            "an address that other hosts reach, as they reach worker_endpoint at tcp://0.0.0.0:1",
+        ),
+        ("tcp://10.0.0.1:1", "tcp://localhost:2", "an address that other hosts reach"),
+    ],
+)
+def test_a_data_endpoint_that_others_cannot_reach_is_no_such_setting(asked: str, data: str, limit: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        check_data_reach({"worker_endpoint": asked, "worker_data_endpoint": data})
+    assert str(caught.value).startswith(f"setting worker_data_endpoint; got {data}; limit {limit}")
