@@ -37,6 +37,11 @@ class ChunkSender:
         connections: To make to it; chunks go to whichever has room.
         pace: A rate to keep to; others may share it. The bytes of chunks count, their headers do not.
         keys: Used if the endpoint is encrypted.
+
+    Attributes:
+        has_connected: Whether anything has ever left.
+        is_held_back: Whether it waits because of its rate.
+        is_given_up: Set by whoever wants no more to do with its connections.
     """
 
     def __init__(
@@ -51,6 +56,9 @@ class ChunkSender:
         keys: ClientKeys | None = None,
     ) -> None:
         self.target = target
+        self.has_connected = False
+        self.is_held_back = False
+        self.is_given_up = False
         self._pace = pace
         self._rate = LinkRate()
         self._encoder = ChunkEncoder(self._rate)
@@ -73,6 +81,11 @@ class ChunkSender:
         """Whether the server did not know this client's key; ZeroMQ does not dial again, a new sender does."""
         self._handshakes.take()
         return self._handshakes.was_refused
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether it may carry another micro-batch."""
+        return not (self.is_given_up or self.was_refused)
 
     @property
     def link_bytes_per_s(self) -> float | None:
@@ -104,7 +117,7 @@ class ChunkSender:
         with contextlib.closing(self._encoder.chunks(payload, grant)) as chunks:
             for chunk in chunks:
                 wait_s = self._pace_s(len(chunk.data), goes_on=goes_on)
-                if wait_s > 0 and stop.wait_until(time.monotonic() + wait_s):
+                if wait_s > 0 and self._hold_back(wait_s, stop):
                     return
                 waits = self._send_when_ready(chunk, poller, stop)
                 if waits is None:
@@ -116,6 +129,14 @@ class ChunkSender:
 
     def _pace_s(self, nbytes: int, *, goes_on: bool) -> float:
         return 0.0 if self._pace is None else self._pace.wait_s(nbytes, time.monotonic(), goes_on=goes_on)
+
+    def _hold_back(self, wait_s: float, stop: StopSignal) -> bool:
+        """Waits; returns whether it was told to stop meanwhile."""
+        self.is_held_back = True
+        try:
+            return stop.wait_until(time.monotonic() + wait_s)
+        finally:
+            self.is_held_back = False
 
     def _send_when_ready(self, chunk: Chunk, poller: zmq.Poller, stop: StopSignal) -> int | None:
         """Hands a chunk over as soon as there is room.
@@ -134,6 +155,7 @@ class ChunkSender:
                 continue
             # ZeroMQ takes a message whole or not at all, so the second part never has to wait.
             self._socket.send(chunk.data, copy=False)
+            self.has_connected = True
             return waits
         return None
 

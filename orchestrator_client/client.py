@@ -60,7 +60,7 @@ class StagingClient:
         timeout_s: Seconds for the hello and for the short requests.
         retry_s: Seconds without an answer after which a request is repeated.
         silence_s: Seconds without any word, though something was asked, after which the daemon is taken to be
-            gone.
+            gone; and without a byte that arrives, though something is sent.
         send_chunks: Chunks that are buffered on their way out on each connection, a bound on memory.
         connections: For bulk data; default the setting FOREBAY_CONNECTIONS.
         codec: How arrays travel, `auto` or one of `forebay.wire.CODECS`; default the setting FOREBAY_CODEC.
@@ -162,7 +162,7 @@ class StagingClient:
             TreeError: The tree cannot travel; nothing was sent.
             UsageError: The key or queue is empty, too long, or no text; or the version or expiry is none.
             WaitTimeoutError: Not staged in time; the attempt is abandoned.
-            BrokenError: The daemon stopped, or says nothing.
+            BrokenError: The daemon stopped, or says nothing; or nothing arrives at its data endpoint.
         """
         started = time.monotonic()
         limits = self._welcome.limits
@@ -183,7 +183,7 @@ class StagingClient:
             policy_version=policy_version,
             expires_s=expires_s,
         )
-        sending = Sending(self._wire, payload, self._data_target)
+        sending = Sending(self._wire, payload, self._data_target, self._link.standstill())
         reply = await Offering(self._link, offer, sending, started).run(started + timeout_s)
         if isinstance(reply, Refused):
             return Refusal(key, reply.code, reply.words)

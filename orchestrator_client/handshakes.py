@@ -43,6 +43,7 @@ class Handshakes:
 
     Attributes:
         failures: Handshakes that failed since the last one that did not.
+        has_succeeded: Whether the last one did not.
         was_refused: Whether the server read this client's key and does not know it; it is not asked again.
         monitor: Readable when there is something for `take`.
     """
@@ -58,6 +59,7 @@ class Handshakes:
         events: int = _EVENTS,
     ) -> None:
         self.failures = 0
+        self.has_succeeded = False
         self.was_refused = False
         self._kind = kind
         self._is_data = is_data
@@ -86,13 +88,14 @@ class Handshakes:
                 if was_shaking:
                     self._failed(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
             case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._failure, self.failures = None, 0
+                self._failure, self.failures, self.has_succeeded = None, 0, True
             case _:
                 self._failed(event)
         self.was_refused = self._failure == zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
     def _failed(self, event: int) -> None:
         self.failures += 1
+        self.has_succeeded = False
         if self._failure != zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL or event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             self._failure = event
 
@@ -120,7 +123,7 @@ class Handshakes:
     def _what_may_be_wrong(self) -> str:
         if self._keys is not None:
             return f"it has no keys, or not {self._server_key(self._keys)}, or {self._wrong_address}"
-        if self._asks_keys:
+        if self._asks_keys and not self._is_data:
             files = " and ".join(dict.fromkeys(("client_key_file", "server_key_file", self._kind.key_setting)))
             return f"if it has keys, set {files}; or {self._wrong_address}"
         return self._wrong_address

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -11,16 +12,18 @@ from typing import Any, Self
 import zmq
 
 from forebay.sockets import ClientKeys
-from forebay.wire import ClosedError, Granted, Limits, SettingError, TreeRegistry, flatten
+from forebay.wire import BrokenError, ClosedError, Granted, Limits, SettingError, TreeRegistry, flatten
 
 from .chunk_sender import ChunkSender, StopSignal
 from .closing import in_own_thread, outlast
 from .codec_choice import choose_codecs, needs_samples
 from .data_endpoint import Target
+from .data_look import why_nothing_arrives
 from .pace import Pace
 from .payload import Payload, WireBytes
 from .server_kind import ServerKind
 from .settings import load_orchestrator_settings
+from .standstill import Standstill, Why
 
 log = logging.getLogger("forebay.client")
 
@@ -98,7 +101,7 @@ class Wire:
     def sender(self, target: Target) -> ChunkSender:
         """Returns the sender to a data endpoint; a daemon that was restarted may have another. Needs the turn.
 
-        One that was refused is not used again: the key may be known by now.
+        One that was refused, or given up, is not used again: the key may be known by now.
 
         Raises:
             ClosedError: The client was closed meanwhile.
@@ -112,7 +115,7 @@ class Wire:
                 f"the data endpoint {target.endpoint} is encrypted, and this client has no keys",
                 remedy="set client_key_file and server_key_file",
             )
-        if self._sender is None or self._sender.target != target or self._sender.was_refused:
+        if self._sender is None or self._sender.target != target or not self._sender.is_of_use:
             if self._sender is not None:
                 self._sender.close()
             self._context = self._context or zmq.Context(self._connections)
@@ -126,6 +129,10 @@ class Wire:
                 pace=self._pace,
             )
         return self._sender
+
+    async def why_nothing_arrives(self, target: Target) -> Why:
+        """Looks at a data endpoint, on a thread of its own."""
+        return await in_own_thread(why_nothing_arrives, target, self.kind, self._keys)
 
     async def close(self) -> None:
         """Closes the connections once whoever has the turn is done."""
@@ -145,18 +152,21 @@ class Sending:
         wire: The client's data connection.
         payload: What to send.
         target: Returns where chunks go now.
+        standstill: Tells when nothing arrives any more.
 
     Attributes:
         payload_bytes: Bytes of all leaves.
         wire_bytes: What has left of each; it changes until the sending is over.
     """
 
-    def __init__(self, wire: Wire, payload: Payload, target: Callable[[], Target]) -> None:
+    def __init__(self, wire: Wire, payload: Payload, target: Callable[[], Target], standstill: Standstill) -> None:
         self._wire = wire
         self._payload: Payload | None = payload
         self.payload_bytes = payload.manifest.payload_bytes
         self.wire_bytes = WireBytes(payload)
         self._target = target
+        self._standstill = standstill
+        self._sender: ChunkSender | None = None
         self._grant: Granted | None = None
         self._task: asyncio.Task[None] | None = None
         self._stop: StopSignal | None = None
@@ -167,7 +177,12 @@ class Sending:
 
         A grant that only repeats the last one is a report of progress: while bytes still arrive, what seems
         missing is on its way.
+
+        Raises:
+            BrokenError: Nothing of what is sent has arrived for too long; the message says why, as far as a look
+                at the data endpoint tells.
         """
+        await self._check_arrivals(grant)
         before, self._grant = self._grant, grant
         is_repeat = before is not None and _identity(before) == _identity(grant)
         if is_repeat and (self._is_running() or _received(before) < grant.received_bytes):
@@ -178,6 +193,33 @@ class Sending:
             sending = self._send(self._payload, grant, self._stop)
             self._task = asyncio.create_task(sending, name="forebay sending")
 
+    async def _check_arrivals(self, grant: Granted) -> None:
+        has_connected = self._sender is not None and self._sender.has_connected
+        still = self._standstill
+        is_due = still.heard(
+            grant.received_bytes, time.monotonic(), is_sent=self._is_sent(), has_connected=has_connected
+        )
+        if not is_due:
+            return
+        target = self._target()
+        why = await self._wire.why_nothing_arrives(target)
+        if still.is_over(why):
+            if self._sender is not None:
+                self._sender.is_given_up = True
+            kind = self._wire.kind
+            raise BrokenError(
+                f"nothing that is sent to {kind.data_setting} {target.endpoint} of the {kind.name} has arrived for"
+                f" {still.seconds:.0f} s ({grant.received_bytes} of {self.payload_bytes} bytes had before)"
+                + (why.words and f": {why.words}"),
+                remedy=why.remedy,
+            )
+
+    def _is_sent(self) -> bool:
+        """Whether what was granted is on its way, or said to be; not while a turn or a rate keeps it back."""
+        if self._task is None or self._sender is None:
+            return False
+        return self._task.done() or (self._has_turn and not self._sender.is_held_back)
+
     def _is_running(self) -> bool:
         return self._task is not None and not self._task.done()
 
@@ -185,7 +227,7 @@ class Sending:
         async with self._wire.turn:
             self._has_turn = True
             try:
-                sender = self._wire.sender(self._target())
+                self._sender = sender = self._wire.sender(self._target())
                 await in_own_thread(sender.send, payload, grant, stop, self.wire_bytes)
             finally:
                 self._has_turn = False

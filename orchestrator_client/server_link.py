@@ -42,6 +42,7 @@ from .exchange import Exchange
 from .handshakes import Handshakes
 from .remote_errors import unexpected
 from .server_kind import ServerKind
+from .standstill import Standstill
 
 log = logging.getLogger("forebay.client")
 
@@ -100,6 +101,10 @@ class ServerLink:
         self._nobody_talks.set()
         self._is_ending = False
         self._closed = False
+
+    def standstill(self) -> Standstill:
+        """Returns what tells when a sending to this server has come to a standstill."""
+        return Standstill(self.retry_s, self.silence_s)
 
     def new_id(self) -> int:
         """Returns an id for a request."""

@@ -43,7 +43,7 @@ class TrainerHandle:
         timeout_s: Seconds for the hello and for the short requests.
         retry_s: Seconds without an answer after which a request is repeated.
         silence_s: Seconds without any word, though something was asked, after which the other side is taken to be
-            gone.
+            gone; and without a byte that arrives, though something is sent.
         lend_timeout_s: Seconds that a step may wait in the worker until its staged micro-batch is on the device.
         send_chunks: Chunks that are buffered on their way out on each connection, a bound on memory.
         connections: For bulk data, to each of the two; default the setting FOREBAY_CONNECTIONS.
@@ -242,7 +242,8 @@ class TrainerHandle:
             RemoteCallError: The step failed; the message and `traceback` say how.
             RefusedError: The worker refused the call.
             WaitTimeoutError: No answer in time; the step may run all the same.
-            BrokenError: The worker was stopped or restarted, or says nothing.
+            BrokenError: The worker was stopped or restarted, or says nothing; or nothing arrives at its data
+                endpoint.
         """
         if stage_key is not None:
             options = {"stage_key": stage_key, "stage_timeout_s": self._lend_timeout_s} | options

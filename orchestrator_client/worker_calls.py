@@ -96,7 +96,7 @@ class WorkerCalls:
         if payload is not None:
             prepared = await self._wire.payload(payload, registry=self._registry, limits=welcome.limits)
             encoded = prepared.manifest.encode(welcome.limits)
-            sending = Sending(self._wire, prepared, self.data_target)
+            sending = Sending(self._wire, prepared, self.data_target, self._link.standstill())
         call = Call(
             id=self._link.new_id(),
             epoch=welcome.epoch,

@@ -18,6 +18,7 @@ import zmq
 from forebay import LocalDaemon, Refusal, Staged, StagingClient
 from forebay.wire import (
     CHUNK_HEADER_BYTES,
+    BrokenError,
     ChunkHeader,
     DataProtection,
     HostError,
@@ -29,7 +30,7 @@ from forebay.wire import (
 )
 
 from ..sockets.key_files import KeyFiles
-from .processes import EVENT_S, StartDaemon, see
+from .processes import EVENT_S, StartDaemon, all_free, see
 
 T = TypeVar("T")
 TCP: dict[str, Any] = dict.fromkeys(("control_endpoint", "data_endpoint"), "tcp://127.0.0.1:*")
@@ -374,6 +375,25 @@ def test_a_client_tells_once_what_guards_its_data(
     with caplog.at_level(logging.INFO):
         talk(daemon, run, **files.client("alice"))
     assert caplog.text.count(f"data_endpoint address={daemon.ready.data_endpoint} guard={protection}") == 1
+
+
+def test_a_client_with_another_key_for_the_data_endpoint_alone_hears_so_soon_and_what_to_check(
+    start_daemon: StartDaemon, files: KeyFiles
+) -> None:
+    daemon = start_daemon(data_endpoint="tcp://127.0.0.1:*", **files.server())
+
+    async def run(client: StagingClient) -> None:
+        with pytest.raises(BrokenError) as caught:
+            await client.stage(tree(), key="k")
+        words = str(caught.value)
+        assert words.startswith(
+            f"nothing that is sent to data_endpoint {daemon.ready.data_endpoint} of the daemon"
+        )
+        assert "not the one in server_key_file (FOREBAY_SERVER_KEY_FILE)" in words
+        assert "set data_endpoint" not in words
+
+    talk(daemon, run, retry_s=0.1, silence_s=1.0, **files.client("alice", server="bob"))
+    see(daemon, all_free)
 
 
 # --- what is open to everybody ---

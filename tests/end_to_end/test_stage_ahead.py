@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from forebay import (
     BrokenError,
     OrchestratorSettings,
     Refusal,
+    StagingClient,
     SteadyPace,
     TrainerHandle,
     WaitTimeoutError,
     local_daemon,
 )
+from forebay.orchestrator_client.data_endpoint import Target
 from forebay.wire import ForebayError, RefusalCode
 
 from .ahead_run import Worker, digest, expected, go, handle, names, payload, run, source, trained_by
@@ -110,6 +113,24 @@ def test_a_daemon_that_is_gone_for_good_costs_the_staging_and_no_micro_batch(
         assert await trained_by(trainer) == expected(2, 3)
 
     go(work, worker, daemon, silence_s=4.0, lend_timeout_s=1.0)
+
+
+def test_a_data_endpoint_that_cannot_be_reached_costs_the_staging_and_no_micro_batch(
+    start_daemon: StartDaemon, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = start_daemon()
+    worker = start_worker(daemon)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        target = Target(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+    monkeypatch.setattr(StagingClient, "_data_target", lambda _: target)
+
+    async def work(trainer: TrainerHandle) -> None:
+        results = await run(trainer, source(1, 2))
+        assert {way for _, way in results} == {"inline"}
+        assert await trained_by(trainer) == expected(1, 2)
+
+    go(work, worker, daemon, silence_s=1.0)
+    see(daemon, all_free)
 
 
 def test_a_staging_that_takes_too_long_goes_inline_and_is_trained_once(

@@ -15,7 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from forebay import ClosedError, SteadyPace, TrainerHandle
-from forebay.wire import RefusalCode, RefusedError, TreeError
+from forebay.orchestrator_client.data_endpoint import Target
+from forebay.orchestrator_client.worker_calls import WorkerCalls
+from forebay.wire import BrokenError, RefusalCode, RefusedError, TreeError
 
 from ..trainer.gate import Gate
 from ..wire.trees import REGISTRY, assert_same, trees
@@ -205,6 +207,24 @@ def test_payloads_over_the_bound_are_refused_until_there_is_room(shm_dir: Path) 
     with Served(shm_dir, Engine(inside=lambda _: gate()), inline_total_bytes=5_000_000) as served:
         talk(served.endpoint, run)
     assert served.engine.trained == [1, 2]
+
+
+def test_a_payload_that_does_not_reach_the_workers_data_endpoint_says_so_and_never_runs(
+    shm_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Target(f"ipc://{shm_dir}/elsewhere")
+    monkeypatch.setattr(WorkerCalls, "data_target", lambda _: target)
+    with Served(shm_dir) as served:
+
+        async def run(handle: TrainerHandle) -> None:
+            words = rf"worker_data_endpoint {target.endpoint} of the trainer worker has arrived .*there is no "
+            with pytest.raises(BrokenError, match=words):
+                await handle.train_step(payload(1))
+            await see(handle, lambda status: not status.calls, "the call was taken back")
+
+        talk(served.endpoint, run, silence_s=0.5)
+        assert not served.memory
+    assert served.engine.trained == []
 
 
 def test_a_payload_that_is_larger_than_one_may_be_is_not_sent(shm_dir: Path) -> None:
