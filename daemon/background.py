@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -12,10 +11,9 @@ from pathlib import Path
 from forebay.shm import SlotFile, wait_until_free
 from forebay.sockets import Mailbox
 
-log = logging.getLogger("forebay.daemon")
-
 _CLOSE_S = 60.0
 _RETRY_S = 1.0
+_LONGEST_RETRY_S = 60.0
 
 
 class SlotGrower:
@@ -61,19 +59,31 @@ class SlotGrower:
         self._thread.join(_CLOSE_S)
 
 
-def watch_lock(path: Path, mailbox: Mailbox, freed: Callable[[], None]) -> None:
+def watch_lock(
+    path: Path, mailbox: Mailbox, freed: Callable[[], None], unwatched: Callable[[OSError], None]
+) -> None:
     """Posts `freed` when the kernel says that nobody holds a lock any more.
 
     One sleeping thread a trainer, and no polling. The thread cannot be interrupted; it ends with the process.
+
+    Args:
+        path: The lock.
+        mailbox: Where both are posted.
+        freed: Called on the loop, once.
+        unwatched: Called on the loop each time that the lock cannot be looked at.
     """
 
     def wait() -> None:
+        retry_s = _RETRY_S
         while True:
             try:
                 wait_until_free(path)
-            except OSError as error:  # too many open files, say; a watcher that gave up would strand the slots
-                log.warning("lock_unwatched path=%s reason=%s", path, error)
-                time.sleep(_RETRY_S)
+            except OSError as error:
+                # Too many open files, say, or a mode that keeps this user out since the group was changed. Neither
+                # tells whether its holder still reads its slots, so they stay with it.
+                mailbox.post(lambda error=error: unwatched(error))  # type: ignore[misc]
+                time.sleep(retry_s)
+                retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
             else:
                 mailbox.post(freed)
                 return

@@ -139,10 +139,20 @@ class Executor:
         def freed() -> None:
             self.perform(self._ledger.holder_free(action.holder, time.monotonic()))
 
-        watch_lock(holder_path(self._pool.path, action.holder), self._mailbox, freed)
+        def unwatched(error: OSError) -> None:
+            if self._has_room_for("lock_unwatched"):
+                log.warning("lock_unwatched path=%s reason=%s", path, error.strerror)
+
+        path = holder_path(self._pool.path, action.holder)
+        watch_lock(path, self._mailbox, freed, unwatched)
 
     def _forget(self, action: ForgetHolder) -> None:
-        holder_path(self._pool.path, action.holder).unlink(missing_ok=True)
+        path = holder_path(self._pool.path, action.holder)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:  # a folder that a member of the group left there: it ends no daemon
+            if self._has_room_for("holder_stays"):
+                log.warning("holder_stays path=%s reason=%s", path, error.strerror)
 
     def tell_left_out(self, now: float) -> None:
         """Says how many events were left out of the log; due at `next_deadline`."""

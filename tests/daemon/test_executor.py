@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import select
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from forebay.daemon import background
 from forebay.daemon import executor as executor_module
-from forebay.daemon.actions import Address, AwaitWriters, Channel, Reply, WriteBody
+from forebay.daemon.actions import Address, AwaitWriters, Channel, ForgetHolder, Reply, WatchHolder, WriteBody
 from forebay.daemon.executor import Executor
 from forebay.daemon.ledger import Ledger
-from forebay.shm import Pool, SlotTable
+from forebay.shm import Pool, SlotTable, holder_path
 from forebay.sockets import Mailbox
 from forebay.wire import (
     Arrivals,
@@ -43,7 +47,14 @@ def incoming() -> Incoming:
 
 
 @pytest.fixture
-def executor(pool: Pool, incoming: Incoming) -> Iterator[Executor]:
+def mailbox() -> Iterator[Mailbox]:
+    mailbox = Mailbox()
+    yield mailbox
+    mailbox.close()
+
+
+@pytest.fixture
+def executor(pool: Pool, incoming: Incoming, mailbox: Mailbox) -> Iterator[Executor]:
     about: dict[str, Any] = {
         "me": ME,
         "epoch": "1",
@@ -52,11 +63,9 @@ def executor(pool: Pool, incoming: Incoming) -> Iterator[Executor]:
         "data_endpoint": "ipc://data",
     }
     ledger = Ledger(ledger_settings(Limits()), SlotTable(pool.found_slots()), incoming, now=0.0, **about)
-    mailbox = Mailbox()
     executor = Executor(ledger, pool, {}, mailbox)
     yield executor
     executor.close()
-    mailbox.close()
 
 
 def claimed(incoming: Incoming) -> tuple[Arrivals, ChunkHeader]:
@@ -112,3 +121,49 @@ def test_answers_that_are_withheld_without_end_do_not_fill_the_log(
         executor.perform([Reply(Address(Channel.CONTROL, b"peer", "key"), refused)])
         executor.flush()
     assert caplog.text.count("answers_withheld count=1") == 5
+
+
+def test_a_folder_in_place_of_a_dead_holders_lock_stays_and_ends_nothing(
+    pool: Pool, executor: Executor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(executor, "_log_limit", LogLimit(count=5, window_s=1e6))
+    folder = holder_path(pool.path, "folder")
+    folder.mkdir()
+    for _ in range(30):
+        executor.perform([ForgetHolder("folder")])
+    assert folder.is_dir()
+    assert caplog.text.count(f"holder_stays path={folder} reason=Is a directory") == 5
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE])
+def test_a_lock_that_cannot_be_looked_at_keeps_its_holder_and_does_not_fill_the_log(
+    executor: Executor,
+    mailbox: Mailbox,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    looks = iter(range(30))
+    freed: list[str] = []
+
+    def look(path: Path) -> None:
+        if next(looks, None) is not None:
+            assert not freed
+            raise OSError(number, os.strerror(number), str(path))
+
+    def holder_free(holder: str, _: float) -> list[Any]:
+        freed.append(holder)
+        return []
+
+    monkeypatch.setattr(background, "wait_until_free", look)
+    monkeypatch.setattr(background, "_RETRY_S", 0.0)
+    monkeypatch.setattr(executor, "_log_limit", LogLimit(count=5, window_s=1e6))
+    monkeypatch.setattr(executor._ledger, "holder_free", holder_free)
+    executor.perform([WatchHolder("holder1")])
+    while not freed:
+        assert select.select([mailbox], [], [], 60.0)[0], "waited 60 s for the holder to be gone"
+        for event in mailbox.take():
+            event()
+    assert freed == ["holder1"]
+    assert caplog.text.count(f"holders/holder1 reason={os.strerror(number)}") == 5
