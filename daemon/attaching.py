@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from forebay.wire import (
@@ -44,13 +45,20 @@ class Attaching:
 
     # Coming.
 
-    def attach(self, address: Address, request: Attach, now: float) -> bool:
+    def attach(self, address: Address, request: Attach, now: float, holder_fault: str) -> bool:
         """Attaches a trainer, or the same one again after a lost connection or a daemon restart.
+
+        Args:
+            address: Its connection.
+            request: What it says.
+            now: Monotonic second.
+            holder_fault: Why its lock cannot stand for it; empty if it can.
 
         Returns:
             Whether a slot became FREE.
         """
-        refusal = next(self._refusals(request, now), None)
+        mistakes = self._mistakes(request, holder_fault)
+        refusal = next(itertools.chain(mistakes, self._conflicts(request, now)), None)
         if refusal is not None:
             self._book.out.refuse(address, request.id, *refusal)
             return False
@@ -62,18 +70,24 @@ class Attaching:
         freed = [learn_on_device(self._book, queue, attachment, each, now) for each in told]
         return any(freed)
 
-    def _refusals(self, request: Attach, now: float) -> Iterator[Refusal]:
-        """Yields each reason why a trainer cannot be attached; where there is none, its queue has room."""
+    def _mistakes(self, request: Attach, holder_fault: str) -> Iterator[Refusal]:
+        """Yields each reason why nobody could be attached by these words."""
         book = self._book
         if request.version != PROTOCOL_VERSION:
             yield RefusalCode.VERSION, f"trainer speaks protocol {request.version}, daemon {PROTOCOL_VERSION}"
         if not _is_holder_name(request.holder) or not book.is_name(request.queue):
             words = "the queue's or holder's name is too long, empty, or has odd characters"
             yield RefusalCode.BAD_REQUEST, words
+        if holder_fault:
+            yield RefusalCode.BAD_REQUEST, holder_fault
         if not all(are_names(book, *entry) for entry in request.on_device):
             words = f"a key or attempt on the device is longer than {book.settings.limits.max_key_bytes} bytes"
             yield RefusalCode.BAD_REQUEST, words
-        elsewhere = self._book.attachments.find(request.holder)
+
+    def _conflicts(self, request: Attach, now: float) -> Iterator[Refusal]:
+        """Yields what there is that keeps a trainer out; where there is nothing, its queue has room."""
+        book = self._book
+        elsewhere = book.attachments.find(request.holder)
         if elsewhere is not None and elsewhere[0].name != request.queue:
             words = f"this holder is attached to queue {elsewhere[0].name!r}; a lock stands for one attachment"
             yield RefusalCode.BAD_REQUEST, words

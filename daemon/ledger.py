@@ -153,14 +153,23 @@ class Ledger:
             case GetStatus():
                 self._answers.status(sender, request, now)
 
-    def trainer(self, sender: Address, request: TrainerRequest, now: float) -> list[Action]:
-        """Handles a message from a trainer."""
+    def trainer(
+        self, sender: Address, request: TrainerRequest, now: float, *, holder_fault: str = ""
+    ) -> list[Action]:
+        """Handles a message from a trainer.
+
+        Args:
+            sender: Its connection.
+            request: What it says.
+            now: Monotonic second.
+            holder_fault: Why the lock that an `Attach` names cannot stand for the trainer; empty if it can.
+        """
         freed = False
         match request:
             case FindPool():
                 self._answers.find_pool(sender, request)
             case Attach():
-                freed = self._attaching.attach(sender, request, now)
+                freed = self._attaching.attach(sender, request, now, holder_fault)
             case Want():
                 self._lending.want(sender, request, now)
             case Promoted():

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 import zmq
 
-from forebay.shm import Pool, SlotTable, group_id, this_peer
+from forebay.shm import Pool, SlotTable, group_id, holder_fault, this_peer
 from forebay.sockets import (
     Endpoint,
     Mailbox,
@@ -24,12 +24,14 @@ from forebay.sockets import (
 )
 from forebay.wire import (
     Arrivals,
+    Attach,
     ChunkHeader,
     ControlRequest,
     Incoming,
     LocalError,
     Peer,
     ProtocolError,
+    TrainerRequest,
     decode_control_request,
     decode_trainer_request,
 )
@@ -211,7 +213,7 @@ class Server:
             event()
         self._executor.flush()
         if self._sockets.trainer.socket in ready:
-            self._receive(Channel.TRAINER, self._sockets.trainer, decode_trainer_request, self._ledger.trainer)
+            self._receive(Channel.TRAINER, self._sockets.trainer, decode_trainer_request, self._hear_trainer)
         if self._sockets.control.socket in ready:
             self._receive(Channel.CONTROL, self._sockets.control, decode_control_request, self._hear_control)
         if due is not None and due <= (now := time.monotonic()):
@@ -240,6 +242,10 @@ class Server:
 
     def _hear_control(self, sender: Address, request: ControlRequest, now: float) -> Sequence[Action]:
         return self._ledger.control(sender, request, now, self._sockets.client_of(sender))
+
+    def _hear_trainer(self, sender: Address, request: TrainerRequest, now: float) -> Sequence[Action]:
+        fault = holder_fault(self._pool.path, request.holder) if isinstance(request, Attach) else ""
+        return self._ledger.trainer(sender, request, now, holder_fault=fault)
 
     def _take_signals(self) -> None:
         for _ in range(count_signals(self._signal_end)):

@@ -7,10 +7,10 @@ lock; programs that are started anew do not, since the files are opened close-on
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import socket
+import stat
 import time
 from pathlib import Path
 
@@ -78,9 +78,12 @@ class FileLock:
 
 
 def wait_until_free(path: Path) -> None:
-    """Blocks until nobody holds the lock; returns at once if the file is gone, or a link.
+    """Blocks until nobody holds the lock; returns at once if the file is gone, or something else took its place.
 
     There is no way to interrupt it: meant for a thread of its own, which the process's end may abandon.
+
+    Raises:
+        OSError: It cannot be looked at now, which says nothing about who holds it.
     """
     fd = _open_to_look(path)
     if fd is None:
@@ -108,6 +111,20 @@ def is_held(path: Path) -> bool:
     return False
 
 
+def lock_fault(path: Path) -> str:
+    """Says why a file cannot stand for whoever should hold it; empty if it can, or if it is gone."""
+    try:
+        fd = _open_to_look(path)
+    except PermissionError:
+        return "this user may not read it"
+    except OSError:  # too many open files, say: no fault of the file's
+        return ""
+    if fd is not None:
+        os.close(fd)
+        return ""
+    return "it is no regular file" if os.path.lexists(path) else ""
+
+
 def read_note(path: Path) -> LockNote | None:
     """Returns what the holder wrote, or None if it has not yet."""
     try:
@@ -117,15 +134,24 @@ def read_note(path: Path) -> LockNote | None:
 
 
 def _open_to_look(path: Path) -> int | None:
-    """Opens a lock that another user may have made; None if there is none: a link locks nothing."""
+    """Opens a lock that another user may have made; None if there is none: only a regular file is one."""
     try:
-        return os.open(path, _LOOK)
-    except FileNotFoundError:
+        fd = os.open(path, _LOOK)
+    except OSError:
+        if _is_regular(path):
+            raise
         return None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            return None
-        raise
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _lock_present_file(path: Path) -> int:

@@ -17,7 +17,7 @@ from forebay.wire import HostError, Peer
 from .deployment import pool_fault
 from .layout import BODY_OFFSET, LAYOUT_VERSION
 from .locations import make_private_folder, share
-from .locks import FileLock, is_held
+from .locks import FileLock, is_held, lock_fault
 from .memory import AT_START, check_room, shm_full, taken_by, whole_pages
 from .mounts import check_in_memory
 from .outcomes import JOURNAL_NAME, OutcomeJournal, journal_need
@@ -51,6 +51,16 @@ def holder_path(pool: Path, holder: str) -> Path:
     if not (0 < len(holder) <= 64 and holder.isascii() and holder.isalnum()):
         raise HostError("not a holder's name", got=holder, limit="1 to 64 letters and digits")
     return pool / HOLDERS_NAME / holder
+
+
+def holder_fault(pool: Path, holder: str) -> str:
+    """Says why a holder's lock cannot stand for it; empty if it can, or if it is gone."""
+    try:
+        path = holder_path(pool, holder)
+    except HostError as error:
+        return str(error)
+    fault = lock_fault(path)
+    return fault and f"the lock {path} stands for no holder: {fault}"
 
 
 def lock_holder(pool: Path, holder: str, peer: Peer) -> FileLock:

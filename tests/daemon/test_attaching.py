@@ -8,6 +8,7 @@ import pytest
 
 from forebay.wire import (
     PROTOCOL_VERSION,
+    Attach,
     Attached,
     Done,
     FindPool,
@@ -22,7 +23,7 @@ from forebay.wire import (
     Want,
 )
 
-from .ledger_driver import LIMITS, Driver, only
+from .ledger_driver import LIMITS, ME, Driver, only
 from .ledger_peers import Sender, Trainer
 
 
@@ -282,6 +283,17 @@ def test_a_holders_name_that_is_no_file_name_is_refused(driver: Driver, holder: 
         assert only(trainer.attach(), Refused).code is RefusalCode.BAD_REQUEST
         assert only(trainer.want(1), Refused).code is RefusalCode.NOT_ATTACHED
         assert only(trainer.detach(), Refused).code is RefusalCode.NOT_ATTACHED
+
+
+def test_a_holder_whose_lock_cannot_stand_for_it_is_refused_in_these_words(
+    driver: Driver, trainer: Trainer
+) -> None:
+    request = Attach(id=1, version=PROTOCOL_VERSION, peer=ME, queue="train", holder=trainer.holder)
+    with driver.nothing_moves():
+        actions = driver.ledger.trainer(trainer.address, request, driver.now, holder_fault="it is a folder")
+        driver.perform(actions)
+        refused = only(trainer.heard(), Refused)
+        assert (refused.code, refused.words) == (RefusalCode.BAD_REQUEST, "it is a folder")
 
 
 @pytest.mark.parametrize("queue", ["", "q" * 65])

@@ -5,7 +5,9 @@ Called with a role, a user's number, the numbers of more groups with commas, and
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import functools
 import json
 import mmap
@@ -17,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zmq
 
 import forebay
 import forebay.daemon.main
+from forebay.wire import PROTOCOL_VERSION, Attach, Peer, decode_trainer_reply, encode_message
 
 
 def tell(**fields: Any) -> None:
@@ -89,6 +93,47 @@ def ask(folder: str) -> None:
         tell(error=type(error).__name__, words=str(error))
 
 
+def pose(folder: str, *kinds: str) -> None:
+    """Attaches with locks that are none, and with one that is replaced by a folder when it is let go."""
+    holders = Path(folder) / "pool" / "holders"
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.rcvtimeo = 60_000
+        dealer.connect(f"ipc://{folder}/trainer")
+        for kind in kinds:
+            path = holders / kind
+            make_lock(path, kind)
+            with path.open() if kind == "replaced" else contextlib.nullcontext() as lock:
+                if lock is not None:
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                me = Peer(name="poser", pid=1, host="here")
+                attach = Attach(id=1, version=PROTOCOL_VERSION, peer=me, queue=kind, holder=kind)
+                dealer.send(encode_message(attach))
+                answer = decode_trainer_reply(dealer.recv())
+                tell(kind=type(answer).__name__, words=getattr(answer, "words", ""))
+                if kind == "replaced":
+                    path.unlink()
+                    path.mkdir()
+
+
+def make_lock(path: Path, kind: str) -> None:
+    """Makes something in place of a holder's lock."""
+    match kind:
+        case "folder":
+            path.mkdir()
+            path.chmod(0o750)
+        case "private":
+            path.mkdir(0o700)
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(path))
+        case "closed":
+            path.touch(0o000)
+        case "replaced":
+            path.touch()
+            path.chmod(0o640)
+
+
 def serve(ready_fd: str, parent_fd: str) -> None:
     """Runs a daemon."""
     sys.argv = ["daemon", ready_fd, parent_fd]
@@ -114,7 +159,7 @@ def become(user: int, groups: list[int]) -> None:
     os.umask(0o077)
 
 
-ROLES: dict[str, Callable[..., None]] = {"look": look, "train": train, "ask": ask, "serve": serve}
+ROLES: dict[str, Callable[..., None]] = {"look": look, "train": train, "ask": ask, "pose": pose, "serve": serve}
 
 if __name__ == "__main__":
     name, user, groups, *words = sys.argv[1:]

@@ -225,6 +225,22 @@ def test_a_pipe_or_a_link_that_a_member_left_among_the_holders_stops_no_daemon(p
         stage(ready, "k")
 
 
+def test_locks_that_are_none_are_refused_to_a_member_and_stop_no_daemon(place: Path) -> None:
+    with daemon_of_owner(place, group=GROUP) as ready:
+        kinds = ("folder", "private", "socket", "closed", "replaced")
+        poser = run_as("pose", MEMBER, str(place), *kinds, groups=str(GROUP), stdout=subprocess.PIPE)
+        told, _ = poser.communicate(timeout=EVENT_S)
+        answers = [json.loads(line) for line in told.splitlines()]
+        assert [answer["kind"] for answer in answers] == [*["Refused"] * 4, "Attached"]
+        words = [*["no regular file"] * 3, "may not read it", ""]
+        for kind, answer, part in zip(kinds, answers, words, strict=True):
+            assert part in answer["words"]
+            assert not answer["words"] or f"holders/{kind}" in answer["words"]
+        see(ready, lambda status: not any(queue.trainer for queue in status.queues))
+        assert (place / "pool" / "holders" / "replaced").is_dir()
+        stage(ready, "k")
+
+
 def test_a_group_that_there_is_not_is_a_wrong_setting(shm_dir: Path) -> None:
     with pytest.raises(SettingError, match="setting group; got no-such-group; limit a group of this host"):
         group_id("no-such-group")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -110,6 +111,31 @@ def test_a_file_that_is_gone_is_free_at_once(path: Path) -> None:
     wait_free(path)
     wait_free(path / "deeper")
     assert not is_held(path / "deeper")
+
+
+@pytest.mark.parametrize("what", ["folder", "locked folder", "pipe", "socket", "link"])
+def test_what_is_no_regular_file_locks_nothing(path: Path, what: str) -> None:
+    fds = []
+    match what:
+        case "folder":
+            path.mkdir()
+        case "locked folder":
+            path.mkdir()
+            fds.append(os.open(path, os.O_RDONLY))
+            fcntl.flock(fds[0], fcntl.LOCK_EX)
+        case "pipe":
+            os.mkfifo(path)
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(path))
+        case "link":
+            path.symlink_to(path.with_name("target"))
+    open_before = os.listdir("/proc/self/fd")
+    wait_free(path)
+    assert not is_held(path)
+    assert os.listdir("/proc/self/fd") == open_before
+    for fd in fds:
+        os.close(fd)
 
 
 @pytest.mark.parametrize("how", ["root", "user"])

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +25,10 @@ from forebay.shm import (
     SlotState,
     SlotView,
     free_bytes,
+    holder_fault,
     holder_path,
     is_held,
+    lock_holder,
     make_private_folder,
     remove_orphan,
     slot_path,
@@ -479,6 +482,21 @@ def test_a_holders_name_cannot_lead_out_of_its_folder(path: Path, holder: str) -
 
 def test_a_holders_lock_lies_in_the_pool(path: Path) -> None:
     assert holder_path(path, "a" * 64) == path / "holders" / ("a" * 64)
+
+
+def test_only_a_regular_file_that_can_be_read_stands_for_a_holder(path: Path) -> None:
+    pool = make_pool(path)
+    lock_holder(path, "good", this_peer()).close()
+    holder_path(path, "folder").mkdir()
+    holder_path(path, "link").symlink_to(holder_path(path, "good"))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(holder_path(path, "socket")))
+    assert (holder_fault(path, "good"), holder_fault(path, "gone")) == ("", "")
+    for name in ("folder", "link", "socket"):
+        fault = holder_fault(path, name)
+        assert str(holder_path(path, name)) in fault
+        assert "no regular file" in fault
+    pool.close()
 
 
 # --- too little room ---
