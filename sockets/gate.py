@@ -92,11 +92,6 @@ class AuthorisedFile:
         return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
 
     def _read(self) -> dict[str, Client]:
-        if self._path.exists() and not self._path.is_file():
-            # A pipe would be waited for, by all who ask who may enter.
-            raise SettingError(
-                f"authorised_file {self._path} is no file", limit="a regular file, or a link to one"
-            )
         forbidden = stat.S_IWGRP | stat.S_IWOTH
         check_mode(self._path, "authorised_file", forbidden=forbidden, danger="write", remedy="chmod 644")
         try:

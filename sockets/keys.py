@@ -131,7 +131,7 @@ def load_client_keys(client_key_file: str, server_key_file: str, *, server_setti
 
 
 def check_mode(path: Path, setting: str, *, forbidden: int, danger: str, remedy: str) -> None:
-    """Checks that nobody but this user, or root, owns a file, and that its mode keeps others out.
+    """Checks that a path leads to a file, of this user or root, whose mode keeps others out.
 
     Args:
         path: The file.
@@ -147,6 +147,8 @@ def check_mode(path: Path, setting: str, *, forbidden: int, danger: str, remedy:
         status = path.stat()
     except OSError as error:
         raise SettingError(f"setting {setting}: {path} cannot be read ({error.strerror})") from error
+    if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+        raise SettingError(f"setting {setting}: {path} is no file", limit="a regular file, or a link to one")
     if status.st_uid not in (0, os.geteuid()):
         raise SettingError(
             f"setting {setting}: {path} belongs to somebody else",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,26 @@ def test_what_is_no_key_file_is_told(tmp_path: Path, text: str) -> None:
     file.chmod(0o600)
     with pytest.raises(SettingError, match=r"setting server_key_file: .* is no key file"):
         load_public_key(str(file), "server_key_file")
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder"])
+@pytest.mark.parametrize("name", ["key_file", "authorised_file", "client_key_file", "server_key_file"])
+def test_what_is_no_file_is_told_at_once_and_not_waited_for(tmp_path: Path, name: str, what: str) -> None:
+    _, secret = make_key_files(tmp_path, "alice")
+    wrong = tmp_path / "wrong"
+    if what == "pipe":
+        os.mkfifo(wrong, 0o600)
+    else:
+        wrong.mkdir(0o700)
+    good, bad = str(secret), str(wrong)
+    load: Callable[[], object] = {
+        "key_file": lambda: load_server_keys(bad, good),
+        "authorised_file": lambda: load_server_keys(good, bad),
+        "client_key_file": lambda: load_client_keys(bad, good, server_setting="server_key_file"),
+        "server_key_file": lambda: load_client_keys(good, bad, server_setting="server_key_file"),
+    }[name]
+    with pytest.raises(SettingError, match=f"setting {name}: {bad} is no file; limit a regular file"):
+        load()
 
 
 def test_one_file_of_two_is_a_wrong_setting_and_none_of_two_is_no_keys(tmp_path: Path) -> None:
