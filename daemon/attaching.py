@@ -20,7 +20,7 @@ from .actions import Address, ForgetHolder, Level, Reply
 from .book import Book
 from .lending import Lending
 from .micro_batch import FoundSlot, MicroBatch
-from .on_device import Told, are_names, learn_on_device
+from .on_device import Told, are_names, learn_on_device, why_too_many
 from .peers import shortened
 from .staleness import Staleness
 from .train_queue import Attachment, TrainQueue
@@ -91,6 +91,9 @@ class Attaching:
         if elsewhere is not None and elsewhere[0].name != request.queue:
             words = f"this holder is attached to queue {elsewhere[0].name!r}; a lock stands for one attachment"
             yield RefusalCode.BAD_REQUEST, words
+        attachment = elsewhere[1] if elsewhere is not None else None
+        if words := why_too_many(book, attachment, (key for key, _ in request.on_device)):
+            yield RefusalCode.TOO_MANY, words
         if words := book.queues.make_room_for(request.queue):
             yield RefusalCode.TOO_MANY, words
         if words := self._who_has(request, now):

@@ -20,7 +20,7 @@ from forebay.wire import (
 from .actions import Address, Reply
 from .book import Book
 from .micro_batch import MicroBatch
-from .on_device import Told, are_names, learn_on_device
+from .on_device import Told, are_names, learn_on_device, why_too_many
 from .staleness import Staleness
 from .train_queue import Attachment, TrainQueue
 
@@ -100,8 +100,12 @@ class Lending:
         if found is None:
             return False
         _, attachment = found
-        batch = self._release(attachment, request.slot, request.generation)
+        batch = self._lent(attachment, request.slot, request.generation)
         if batch is not None:
+            if words := why_too_many(self._book, attachment, [batch.key]):
+                self._book.out.refuse(address, request.id, RefusalCode.TOO_MANY, words)
+                return False
+            self._release(attachment, batch)
             attachment.on_device[batch.key] = batch
             self._book.move(batch, MicroBatchEvent.PROMOTE, now)
             self._book.outcomes.record(batch, holder=attachment.holder)
@@ -127,8 +131,10 @@ class Lending:
         return freed
 
     def _end(self, queue: TrainQueue, attachment: Attachment, told: Finished, now: float) -> bool:
-        batch = self._release(attachment, told.slot, told.generation) if told.slot >= 0 else None
+        batch = self._lent(attachment, told.slot, told.generation) if told.slot >= 0 else None
         freed = batch is not None
+        if batch is not None:
+            self._release(attachment, batch)
         if batch is None and not told.reason and told.key not in attachment.on_device:
             trained = Told(told.key, told.attempt, is_trained=True)
             freed = learn_on_device(self._book, queue, attachment, trained, now)
@@ -147,15 +153,17 @@ class Lending:
             self._book.move(batch, MicroBatchEvent.PROMOTE, now)
         self._book.finish(batch, MicroBatchEvent.CONSUME, now)
 
-    def _release(self, attachment: Attachment, slot: int, generation: int) -> MicroBatch | None:
+    def _lent(self, attachment: Attachment, slot: int, generation: int) -> MicroBatch | None:
         batch = attachment.lent.get(slot)
         if batch is None or batch.generation != generation:
             # A repeat of a release that was carried out, or one that outlived its generation.
             self._book.out.counters["late_releases"] += 1
             return None
-        del attachment.lent[slot]
-        self._book.slot_moves.give_back(batch, SlotEvent.RELEASE)
         return batch
+
+    def _release(self, attachment: Attachment, batch: MicroBatch) -> None:
+        del attachment.lent[batch.slot]
+        self._book.slot_moves.give_back(batch, SlotEvent.RELEASE)
 
 
 def _is_lent(attachment: Attachment, request: Finished) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from forebay.shm import SlotEvent
-from forebay.wire import GONE, MicroBatchState, RefusalCode, Staged, printable
+from forebay.wire import GONE, MAX_ENTRIES, MicroBatchState, RefusalCode, Staged, printable
 
 from .actions import Level, Reply
 from .book import Book
@@ -64,6 +65,22 @@ def _make_way(book: Book, queue: TrainQueue, known: MicroBatch, told: Told) -> b
         words = f"the trainer of queue {queue.name!r} came back with {printable(told.key)!r} on its device"
         book.out.refuse(known.sender, known.offer_id, RefusalCode.IN_USE, words)
     return True
+
+
+def why_too_many(book: Book, attachment: Attachment | None, keys: Iterable[str]) -> str:
+    """Says why these keys may not be on a trainer's device as well; empty if they may.
+
+    Of more than that the ends could not be remembered either, nor what the next daemon has to know.
+    """
+    present = attachment.on_device if attachment is not None else {}
+    more = {key for key in keys if key not in present}
+    limit = max(book.settings.remembered_keys, MAX_ENTRIES)
+    if not more or len(present) + len(more) <= limit:
+        return ""
+    return (
+        f"{len(present)} micro-batches are on this trainer's device and not finished, {len(more)} more would be;"
+        f" the limit is remembered_keys, but at least {MAX_ENTRIES}: {limit}; have it set max_device_batches"
+    )
 
 
 def are_names(book: Book, key: str, attempt: str) -> bool:

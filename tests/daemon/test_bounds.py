@@ -7,8 +7,11 @@ import pytest
 
 from forebay.daemon.memory_watch import MemoryWatch, private_bytes
 from forebay.wire import (
+    MAX_ENTRIES,
     Advance,
+    Attached,
     Await,
+    Done,
     Gone,
     HostError,
     MicroBatchState,
@@ -72,6 +75,59 @@ def test_more_queues_than_may_be_are_refused_to_both_sides() -> None:
             assert "max_queues" in refused.words
     sender.reset("one")
     sender.stage("k", queue="three")
+
+
+def entries(first: int, count: int = MAX_ENTRIES) -> list[tuple[str, str]]:
+    return [(f"key {number}", "attempt") for number in range(first, first + count)]
+
+
+def test_a_trainer_that_names_ever_more_keys_on_its_device_is_refused() -> None:
+    driver = Driver(remembered_keys=1)
+    trainer = Trainer(driver)
+    with driver.nothing_moves():
+        refused = only(trainer.attach(on_device=entries(0, MAX_ENTRIES + 1)), Refused)
+        assert refused.code is RefusalCode.TOO_MANY
+    only(trainer.attach(on_device=entries(0)), Attached)
+    only(trainer.attach(on_device=entries(0)), Attached)
+    with driver.nothing_moves():
+        refused = only(trainer.attach(on_device=entries(1)), Refused)
+        assert refused.code is RefusalCode.TOO_MANY
+        assert f"{MAX_ENTRIES} micro-batches are on this trainer's device" in refused.words
+        assert "remembered_keys" in refused.words
+    only(trainer.finished("key 0", attempt="attempt"), Done)
+    only(trainer.attach(on_device=entries(1)), Attached)
+
+
+def test_as_many_keys_as_are_remembered_may_be_on_a_device() -> None:
+    driver = Driver(remembered_keys=3 * MAX_ENTRIES)
+    trainer = Trainer(driver)
+    for first in range(3):
+        only(trainer.attach(on_device=entries(first * MAX_ENTRIES)), Attached)
+    assert len(driver.on_device()) == 3 * MAX_ENTRIES
+    with driver.nothing_moves():
+        assert only(trainer.attach(on_device=[("one more", "")]), Refused).code is RefusalCode.TOO_MANY
+
+
+def test_a_slot_is_not_released_onto_a_device_that_has_too_many_keys() -> None:
+    driver = Driver(remembered_keys=1)
+    sender, trainer = Sender(driver), Trainer(driver)
+    only(trainer.attach(on_device=entries(0, MAX_ENTRIES - 1)), Attached)
+    for key in ("a", "b"):
+        sender.stage(key)
+    first, second = trainer.lends(2)
+    only(trainer.promoted(first), Done)
+    with driver.nothing_moves():
+        refused = only(trainer.promoted(second), Refused)
+        assert (refused.code, "remembered_keys" in refused.words) == (RefusalCode.TOO_MANY, True)
+        only(trainer.promoted(first), Done)  # a repeat
+    # Trained from its slot, or after another has ended, it is no more than before.
+    only(trainer.finished("key 0", attempt="attempt"), Done)
+    only(trainer.promoted(second), Done)
+    with driver.nothing_moves():
+        only(trainer.promoted(first), Done)
+    only(trainer.finished("by another way"), Done)
+    assert len(driver.on_device()) == MAX_ENTRIES
+    assert driver.states() == ["FREE", "FREE"]
 
 
 def awaits(sender: Sender, key: str, request_id: int) -> list[object]:
