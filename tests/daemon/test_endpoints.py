@@ -190,7 +190,7 @@ def test_a_port_of_a_process_that_speaks_something_else_is_held_by_a_stranger(
 def test_a_port_of_another_daemon_is_refused_with_that_daemons_pid(shm_dir: Path, host: str) -> None:
     first = (
         settings_in(shm_dir, "first")
-        | {"control_endpoint": f"tcp://{host}:*", "data_endpoint": "tcp://127.0.0.1:*"}
+        | {"control_endpoint": f"tcp://{host}:*", "data_endpoint": f"tcp://{host}:*"}
         | {"insecure": "true"}
         | SMALL
     )
@@ -198,7 +198,7 @@ def test_a_port_of_another_daemon_is_refused_with_that_daemons_pid(shm_dir: Path
         port = daemon.control_endpoint.rpartition(":")[2]
         second = settings_in(shm_dir, "second") | {
             "control_endpoint": f"tcp://{host}:{port}",
-            "data_endpoint": "tcp://127.0.0.1:*",
+            "data_endpoint": f"tcp://{host}:*",
             "insecure": "true",
         }
         code, line = serve(**second)
