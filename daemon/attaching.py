@@ -45,7 +45,7 @@ class Attaching:
 
     # Coming.
 
-    def attach(self, address: Address, request: Attach, now: float, holder_fault: str) -> bool:
+    def attach(self, address: Address, request: Attach, now: float, holder_fault: str) -> None:
         """Attaches a trainer, or the same one again after a lost connection or a daemon restart.
 
         Args:
@@ -53,22 +53,18 @@ class Attaching:
             request: What it says.
             now: Monotonic second.
             holder_fault: Why its lock cannot stand for it; empty if it can.
-
-        Returns:
-            Whether a slot became FREE.
         """
         mistakes = self._mistakes(request, holder_fault)
         refusal = next(itertools.chain(mistakes, self._conflicts(request, now)), None)
         if refusal is not None:
             self._book.out.refuse(address, request.id, *refusal)
-            return False
+            return
         queue = self._book.queues.of(request.queue)
         attachment = self._take_place(queue, address, request, now)
         self._lending.lend_again(attachment, set(request.held), now)
         self._staleness.tell_again(queue, now)
-        told = (Told(key, attempt) for key, attempt in request.on_device)
-        freed = [learn_on_device(self._book, queue, attachment, each, now) for each in told]
-        return any(freed)
+        for key, attempt in request.on_device:
+            learn_on_device(self._book, queue, attachment, Told(key, attempt), now)
 
     def _mistakes(self, request: Attach, holder_fault: str) -> Iterator[Refusal]:
         """Yields each reason why nobody could be attached by these words."""
@@ -117,7 +113,7 @@ class Attaching:
         attachment = queue.attachment = self._book.attachments.know(queue, request.holder, peer, now)
         attachment.address, attachment.peer = address, peer
         attachment.credit_total = attachment.lent_total = 0
-        out.log(Level.INFO, "attach", queue=queue.name, peer=request.peer.name, pid=request.peer.pid)
+        out.log(Level.INFO, "attach", queue=queue.name, peer=peer.name, pid=request.peer.pid)
         attached = Attached(id=request.id, epoch=self._book.epoch, limits=self._book.settings.limits)
         out.do(Reply(address, attached))
         return attachment

@@ -1,6 +1,6 @@
-"""The ledger's books: slots, queues, micro-batches, waits, counters; and the moves that keep them consistent.
+"""The ledger's books: slots, queues, micro-batches, waits, counters; and the moves that concern several of them.
 
-Every move of a micro-batch, and of the slot that it is in, happens here, so that the books cannot disagree.
+A micro-batch is published, lent, taken back and ended here, so that the books cannot disagree.
 """
 
 from __future__ import annotations

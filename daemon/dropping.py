@@ -7,7 +7,6 @@ from forebay.wire import Abandon, MicroBatchState, Reached, RefusalCode, Reset, 
 from .actions import Address, Reply
 from .book import Book
 from .micro_batch import MicroBatch
-from .waiting_line import WaitingLine
 
 
 class Dropping:
@@ -15,12 +14,10 @@ class Dropping:
 
     Args:
         book: The shared books.
-        line: Who waits for the slots that get free.
     """
 
-    def __init__(self, book: Book, line: WaitingLine) -> None:
+    def __init__(self, book: Book) -> None:
         self._book = book
-        self._line = line
 
     def abandon(self, sender: Address, request: Abandon, now: float) -> None:
         """Gives up an attempt, unless the trainer holds it already."""
@@ -31,7 +28,6 @@ class Dropping:
             return
         if (request.queue, request.key) in self._book.batches and not self._book.is_with_trainer(batch):
             self._book.drop(batch, now, "abandoned by its sender")
-            self._line.serve(now)
         self._book.out.do(Reply(sender, Reached(id=request.id, state=batch.state)))
 
     def reset(self, sender: Address, request: Reset, now: float) -> None:
@@ -46,7 +42,6 @@ class Dropping:
             self._drop(batch, now)
         self._forget_version(request.queue)
         self._book.out.do(Reply(sender, WasReset(id=request.id, dropped=len(dropped))))
-        self._line.serve(now)
 
     def _mark(self, batch: MicroBatch) -> None:
         if batch.slot >= 0 and not batch.was_reset:  # what is on the device never comes back

@@ -97,7 +97,7 @@ class Ledger:
         self._filling = Filling(book, self._lending)
         self._line = WaitingLine(book, self._filling)
         self._staging = Staging(book, self._staleness, self._line, self._filling)
-        self._dropping = Dropping(book, self._line)
+        self._dropping = Dropping(book)
 
     def __repr__(self) -> str:
         return f"Ledger({self._book.slots!r}, queues={list(self._book.queues)!r})"
@@ -135,7 +135,7 @@ class Ledger:
             self._book.out.refuse(sender, request.id, RefusalCode.HELLO_FIRST, words)
         else:
             self._known_control(sender, request, now, client)
-        return self._book.out.take()
+        return self._decided(now)
 
     def _known_control(self, sender: Address, request: ControlRequest, now: float, client: Client) -> None:
         match request:
@@ -147,7 +147,6 @@ class Ledger:
                 self._dropping.reset(sender, request, now)
             case Advance():
                 self._staleness.advance(sender, request, now)
-                self._line.serve(now)
             case Await():
                 self._answers.wait(sender, request, now)
             case GetStatus():
@@ -164,23 +163,20 @@ class Ledger:
             now: Monotonic second.
             holder_fault: Why the lock that an `Attach` names cannot stand for the trainer; empty if it can.
         """
-        freed = False
         match request:
             case FindPool():
                 self._answers.find_pool(sender, request)
             case Attach():
-                freed = self._attaching.attach(sender, request, now, holder_fault)
+                self._attaching.attach(sender, request, now, holder_fault)
             case Want():
                 self._lending.want(sender, request, now)
             case Promoted():
-                freed = self._lending.promoted(sender, request, now)
+                self._lending.promoted(sender, request, now)
             case Finished():
-                freed = self._lending.finished(sender, request, now)
+                self._lending.finished(sender, request, now)
             case Detach():
                 self._attaching.detach(sender, request, now)
-        if freed:
-            self._line.serve(now)
-        return self._book.out.take()
+        return self._decided(now)
 
     def unreadable(self, sender: Address, words: str) -> list[Action]:
         """Hears that a peer sent bytes that are no message."""
@@ -190,7 +186,7 @@ class Ledger:
     def filled(self, arrivals: Arrivals, now: float) -> list[Action]:
         """Hears that the last chunk of a micro-batch lies in its slot, all checksums right."""
         self._filling.filled(arrivals, now)
-        return self._book.out.take()
+        return self._decided(now)
 
     # Events from this host.
 
@@ -202,22 +198,25 @@ class Ledger:
     def reserve_failed(self, slot: int, words: str, now: float) -> list[Action]:
         """Hears that a slot's file could not grow, and why."""
         self._line.reserve_failed(slot, words, now)
-        return self._book.out.take()
+        return self._decided(now)
 
     def holder_free(self, holder: str, now: float) -> list[Action]:
         """Hears that nobody holds a trainer's lock any more."""
         self._attaching.holder_free(holder, now)
         self._staleness.sweep(now)
-        self._line.serve(now)
-        return self._book.out.take()
+        return self._decided(now)
 
     def tick(self, now: float) -> list[Action]:
         """Ends what is over at `now`; due at `next_deadline`."""
         self._staleness.sweep(now)
         self._filling.expire(now)
         self._line.expire(now)
-        self._line.serve(now)
         self._book.waits.expire(now)
+        return self._decided(now)
+
+    def _decided(self, now: float) -> list[Action]:
+        """Returns what an event led to, what has become FREE given to the offers that wait for it."""
+        self._line.serve(now)
         return self._book.out.take()
 
     def next_deadline(self) -> float | None:

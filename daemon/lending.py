@@ -94,54 +94,50 @@ class Lending:
 
     # Giving back.
 
-    def promoted(self, address: Address, request: Promoted, now: float) -> bool:
-        """Hears that a slot's bytes are on the device; returns whether a slot became FREE."""
+    def promoted(self, address: Address, request: Promoted, now: float) -> None:
+        """Hears that a slot's bytes are on the device, which frees the slot."""
         found = self._book.attachments.of(address, request.holder, request.id)
         if found is None:
-            return False
+            return
         _, attachment = found
         batch = self._lent(attachment, request.slot, request.generation)
         if batch is not None:
             if words := why_too_many(self._book, attachment, [batch.key]):
                 self._book.out.refuse(address, request.id, RefusalCode.TOO_MANY, words)
-                return False
+                return
             self._release(attachment, batch)
             attachment.on_device[batch.key] = batch
             self._book.move(batch, MicroBatchEvent.PROMOTE, now)
             self._book.outcomes.record(batch, holder=attachment.holder)
         self._book.out.do(Reply(address, Done(id=request.id)))
-        return batch is not None
 
-    def finished(self, address: Address, request: Finished, now: float) -> bool:
-        """Hears that a micro-batch is consumed or given up; returns whether a slot became FREE."""
+    def finished(self, address: Address, request: Finished, now: float) -> None:
+        """Hears that a micro-batch is consumed or given up, which frees its slot if it still has one."""
         found = self._book.attachments.of(address, request.holder, request.id)
         if found is None:
-            return False
+            return
         if not are_names(self._book, request.key, request.attempt):
             words = f"key and attempt need at most {self._book.settings.limits.max_key_bytes} bytes"
             self._book.out.refuse(address, request.id, RefusalCode.BAD_REQUEST, words)
-            return False
+            return
         queue, attachment = found
         if request.slot < 0 and _is_lent(attachment, request):
             # Its release was lost. Both are said again, in order, until they are confirmed; to confirm this one
             # now would leave the key on the device for ever.
-            return False
-        freed = self._end(queue, attachment, request, now)
+            return
+        self._end(queue, attachment, request, now)
         self._book.out.do(Reply(address, Done(id=request.id)))
-        return freed
 
-    def _end(self, queue: TrainQueue, attachment: Attachment, told: Finished, now: float) -> bool:
+    def _end(self, queue: TrainQueue, attachment: Attachment, told: Finished, now: float) -> None:
         batch = self._lent(attachment, told.slot, told.generation) if told.slot >= 0 else None
-        freed = batch is not None
         if batch is not None:
             self._release(attachment, batch)
-        if batch is None and not told.reason and told.key not in attachment.on_device:
+        elif not told.reason and told.key not in attachment.on_device:
             trained = Told(told.key, told.attempt, is_trained=True)
-            freed = learn_on_device(self._book, queue, attachment, trained, now)
+            learn_on_device(self._book, queue, attachment, trained, now)
         batch = batch or attachment.on_device.pop(told.key, None)
         if batch is not None:
             self._finish(batch, told, now)
-        return freed
 
     def _finish(self, batch: MicroBatch, told: Finished, now: float) -> None:
         if told.reason and not batch.was_trained:

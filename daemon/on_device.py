@@ -22,14 +22,11 @@ class Told(NamedTuple):
     is_trained: bool = False
 
 
-def learn_on_device(book: Book, queue: TrainQueue, attachment: Attachment, told: Told, now: float) -> bool:
+def learn_on_device(book: Book, queue: TrainQueue, attachment: Attachment, told: Told, now: float) -> None:
     """Learns what only the trainer knows, so that no repeat is trained twice.
 
     The orchestrator may have been faster: its offer then waits, fills, or is READY again by now. And it may have
     been dropped before: trained is trained.
-
-    Returns:
-        Whether that freed a slot.
     """
     known = book.find(queue.name, told.key)
     is_over = known is not None and known.state in GONE
@@ -38,23 +35,24 @@ def learn_on_device(book: Book, queue: TrainQueue, attachment: Attachment, told:
             # It is lent, and the trainer may not know that yet. Whatever becomes of the slot, it is trained.
             known.was_trained = True
             book.outcomes.record(known, state=MicroBatchState.CONSUMED, attempt="")
-        return False
+        return
     batch = on_device_batch(queue.name, told.key, told.attempt, now)
     book.batches[queue.name, told.key] = attachment.on_device[told.key] = batch
     book.outcomes.record(batch, holder=attachment.holder)
     book.waits.answer(batch)
-    return known is not None and _make_way(book, queue, known, told)
+    if known is not None and not is_over:
+        _make_way(book, queue, known, told)
 
 
-def _make_way(book: Book, queue: TrainQueue, known: MicroBatch, told: Told) -> bool:
-    """Ends what an orchestrator has staged or offered of that key meanwhile; returns whether there was any."""
+def _make_way(book: Book, queue: TrainQueue, known: MicroBatch, told: Told) -> None:
+    """Ends what an orchestrator has staged or offered of that key meanwhile."""
     if known in queue.ready:
         queue.remove(known)
         book.slot_moves.give_back(known, SlotEvent.DROP)
         book.out.log(Level.WARNING, "already_on_device", queue=queue.name, key=told.key)
-        return True
+        return
     if known.sender is None:
-        return False
+        return
     book.slot_moves.give_back(known, SlotEvent.ABANDON)
     if known.attempt == told.attempt:
         book.out.do(Reply(known.sender, Staged(id=known.offer_id, state=MicroBatchState.ON_DEVICE)))
@@ -64,7 +62,6 @@ def _make_way(book: Book, queue: TrainQueue, known: MicroBatch, told: Told) -> b
     else:
         words = f"the trainer of queue {queue.name!r} came back with {printable(told.key)!r} on its device"
         book.out.refuse(known.sender, known.offer_id, RefusalCode.IN_USE, words)
-    return True
 
 
 def why_too_many(book: Book, attachment: Attachment | None, keys: Iterable[str]) -> str:

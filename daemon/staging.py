@@ -59,7 +59,8 @@ class Staging:
     # What is known already.
 
     def _repeat(self, batch: MicroBatch, sender: Address, offer: Offer, now: float, client: Client) -> None:
-        batch.sender, batch.offer_id, batch.client = sender, offer.id, client
+        if self._book.batches.get((batch.queue, batch.key)) is batch:  # one that is over needs to be told no more
+            batch.sender, batch.offer_id, batch.client = sender, offer.id, client
         if batch.was_published:
             self._book.out.do(Reply(sender, Staged(id=offer.id, state=batch.state)))
         elif batch.state is MicroBatchState.FILLING:

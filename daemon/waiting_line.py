@@ -59,7 +59,6 @@ class WaitingLine:
         elif batch is not None:
             self._book.outcomes.refuse_attempt(batch, RefusalCode.SHM_FULL, words)
             self._book.forget_offer(batch, now, "shared memory is full")
-        self.serve(now)
 
     def _grows_for(self, slot_index: int) -> MicroBatch | None:
         """Returns the micro-batch that has a slot but no grant yet."""

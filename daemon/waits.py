@@ -26,7 +26,16 @@ _ORDER = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Awaiting:
-    """A peer that waits for a key to reach a state."""
+    """A peer that waits for a key to reach a state.
+
+    Attributes:
+        queue: The key's queue.
+        key: The key.
+        to: Who waits.
+        id: Of its request.
+        until: The state.
+        deadline: Monotonic second at which its lease ends.
+    """
 
     queue: str
     key: str

@@ -310,3 +310,24 @@ def test_impossible_numbers_from_a_trainer_move_nothing_else(
         only(trainer.attach(held=[(-1, -1), (1 << 60, 1 << 60)], on_device=[]), Attached)
         assert trainer.say(Want(holder="holder1", credit_total=-(1 << 60))) == []
     assert keys(trainer.lends(1 << 60)) == ["a"]
+
+
+def test_an_attach_that_finds_something_stale_gives_its_slot_to_whoever_waits() -> None:
+    driver = Driver(slots=1)
+    sender, trainer = Sender(driver, "orchestrator"), Trainer(driver, "holder1")
+    sender.stage("stale", expires_s=1.0)
+    assert sender.offer("waits") == []
+    driver.now += 2.0  # no turn of the loop comes between
+    trainer.attach()
+    assert isinstance(sender.heard()[0], Granted)
+
+
+def test_who_repeats_an_attempt_that_is_over_hears_nothing_unasked_when_its_key_is_trained() -> None:
+    driver = Driver(slots=1)
+    sender, trainer = Sender(driver, "orchestrator"), Trainer(driver, "holder1")
+    sender.grant("k")
+    sender.abandon("k")
+    assert only(sender.offer("k"), Refused).code is RefusalCode.DROPPED
+    trainer.attach()
+    trainer.finished("k")
+    assert sender.heard() == []
