@@ -87,7 +87,7 @@ REFUSAL_MEANINGS: dict[RefusalCode, str] = {
     RefusalCode.NO_SLOT: "no slot became free within the time that the offer would wait",
     RefusalCode.SHM_FULL: "shared memory has no room for the slot to grow",
     RefusalCode.TOO_MANY_OFFERS: "too many offers wait for a slot already",
-    RefusalCode.TOO_MANY: "as many queues, waits or keys on a device are there as may be; the words name the limit",
+    RefusalCode.TOO_MANY: "as many queues, waits or keys on a device are there as may be; the words name which",
     RefusalCode.STALE: "the micro-batch is older, or its policy more versions behind, than it or its queue may be",
     RefusalCode.DRAINING: "the daemon, or the worker, is shutting down",
     RefusalCode.CONSUMED: "the key was trained already and is never trained again",
