@@ -19,23 +19,28 @@ def test_what_came_with_an_offer_is_staged_though_its_repeats_come_without(
 ) -> None:
     daemon = start_daemon(slots=1)
     said: list[int] = []
+    is_bodiless = asyncio.Event()
     renewed = Offering._renewed
 
     def renew(self: Offering) -> Offer:
         offer = renewed(self)
         said.append(len(offer.body))
+        if not offer.body:
+            is_bodiless.set()
         return offer
 
     monkeypatch.setattr(Offering, "_renewed", renew)
 
     async def run() -> None:
         async with StagingClient(daemon.control_endpoint, retry_s=0.1) as client:
-            assert isinstance(await client.stage(np.arange(9), key="first", expires_s=2.0), Staged)
-            outcome = await client.stage(np.arange(1000), key="second", wait_s=EVENT_S)
+            assert isinstance(await client.stage(np.arange(9), key="first", queue="other"), Staged)
+            second = asyncio.create_task(client.stage(np.arange(1000), key="second", wait_s=EVENT_S))
+            await asyncio.wait_for(is_bodiless.wait(), EVENT_S)
+            await client.reset(queue="other")
+            outcome = await second
             assert isinstance(outcome, Staged)
             assert [leaf.wire_bytes for leaf in outcome.leaves] == [0], "its chunks were asked for"
             assert [queue.ready for queue in (await client.status()).queues] == [("second",)]
 
     asyncio.run(run())
     assert 8000 in said
-    assert said[-1] == 0, "it had to wait for long enough"

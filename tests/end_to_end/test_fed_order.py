@@ -137,10 +137,10 @@ def is_filling(status: Status) -> bool:
 
 @pytest.mark.parametrize("cause", ["the queue was reset", "abandoned by its sender", "the sender fell silent"])
 def test_a_step_that_waits_for_a_key_hears_that_it_is_dropped(start_daemon: StartDaemon, cause: str) -> None:
-    daemon = start_daemon(fill_lease_s=0.5 if "silent" in cause else 60.0)
+    daemon = start_daemon(fill_lease_s=3.0 if "silent" in cause else 60.0)
 
     async def drop(step: Future[Any]) -> None:
-        pace = SteadyPace(1 << 20)  # it fills for a minute
+        pace = SteadyPace(1 << 17)  # a chunk in eight seconds
         async with StagingClient(daemon.control_endpoint, pace=pace, retry_s=EVENT_S) as slow:
             sending = asyncio.create_task(slow.stage({"x": np.zeros(64 << 20, np.uint8)}, key="k1"))
             await asyncio.to_thread(see, daemon, is_filling)
