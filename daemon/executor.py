@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import zmq
-
 from forebay.shm import Pool, SlotFile, holder_path
-from forebay.sockets import Endpoint, Mailbox
+from forebay.sockets import Endpoint, Mailbox, PeerAnswers
 from forebay.wire import LocalError, LogLimit, encode_message, printable
 
 from .actions import (
@@ -58,10 +55,12 @@ class Executor:
     ) -> None:
         self._ledger = ledger
         self._pool = pool
-        self._endpoints = endpoints
         self._mailbox = mailbox
         self._log_limit = LogLimit()
-        self._replies: dict[Address, list[bytes]] = {}
+        self._answers = {
+            channel: PeerAnswers(endpoint, withheld=self._withheld, undeliverable=self._undeliverable)
+            for channel, endpoint in endpoints.items()
+        }
         self._grower = SlotGrower(mailbox, self._grown, self._grow_failed)
         self._by_type: dict[type[Action], Callable[[Any], None]] = {
             Reply: self._reply,
@@ -86,27 +85,24 @@ class Executor:
         self._grower.close()
 
     def _reply(self, reply: Reply) -> None:
-        self._replies.setdefault(reply.to, [reply.to.routing]).append(encode_message(reply.message))
+        to = reply.to
+        self._answers[to.channel].add(to.routing, to.user, encode_message(reply.message))
+
+    def has_much_for(self, peer: Address) -> bool:
+        """Whether a peer was answered so much in this turn that a long answer can wait."""
+        return self._answers[peer.channel].has_much(peer.routing, peer.user)
 
     def flush(self) -> None:
-        """Sends what was said since the last time: each peer gets one message, whatever the number of answers.
+        """Sends what was said since the last time."""
+        for answers in self._answers.values():
+            answers.flush()
 
-        A message costs two wake-ups of ZeroMQ's thread; the answers in it next to nothing.
-        """
-        replies, self._replies = self._replies, {}
-        for to, frames in replies.items():
-            endpoint = self._endpoints[to.channel]
-            if not endpoint.is_still(to.routing, to.user):
-                if self._has_room_for("answers_withheld"):
-                    log.warning("answers_withheld count=%s", len(frames) - 1)
-                continue
-            try:
-                endpoint.socket.send_multipart(frames, zmq.NOBLOCK)
-            except zmq.ZMQError as error:
-                # The peer is gone or reads nothing; it asks again if it still cares.
-                if error.errno not in (errno.EHOSTUNREACH, errno.EAGAIN):
-                    raise
-                log.debug("answers_undeliverable count=%s", len(frames) - 1)
+    def _withheld(self, count: int) -> None:
+        if self._has_room_for("answers_withheld"):
+            log.warning("answers_withheld count=%s", count)
+
+    def _undeliverable(self, count: int) -> None:
+        log.debug("answers_undeliverable count=%s", count)
 
     def _write_state(self, action: WriteState) -> None:
         file = self._pool.files[action.slot]

@@ -27,6 +27,7 @@ from forebay.wire import (
     Attach,
     ChunkHeader,
     ControlRequest,
+    GetStatus,
     Incoming,
     LocalError,
     Peer,
@@ -241,6 +242,9 @@ class Server:
         self._executor.flush()
 
     def _hear_control(self, sender: Address, request: ControlRequest, now: float) -> Sequence[Action]:
+        if isinstance(request, GetStatus) and self._executor.has_much_for(sender):
+            # The longest answer to the shortest request: whoever asks again so soon has to wait for it.
+            return ()
         return self._ledger.control(sender, request, now, self._sockets.client_of(sender))
 
     def _hear_trainer(self, sender: Address, request: TrainerRequest, now: float) -> Sequence[Action]:

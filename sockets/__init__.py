@@ -9,6 +9,7 @@ from .keys import ClientKeys, KeyPair, load_client_keys, load_key_pair, load_pub
 from .limited_log import LimitedLog
 from .liveness import ping
 from .mailbox import Mailbox
+from .peer_answers import PeerAnswers
 from .reach import LOOK_S, Finding, Who, why_silent
 from .signals import stopped_by_sigterm, waking_signals
 
@@ -25,6 +26,7 @@ __all__ = [
     "KeyPair",
     "LimitedLog",
     "Mailbox",
+    "PeerAnswers",
     "ServerKeys",
     "Who",
     "control_frame_limit",

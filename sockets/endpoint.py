@@ -48,7 +48,7 @@ class Endpoint:
         peer: This process, for whoever finds the path locked.
         max_frame_bytes: Larger frames cut their connection.
         receive_high_water: Messages buffered per peer.
-        send_high_water: Answers buffered per peer; more are thrown away.
+        send_high_water: Messages of answers buffered per peer; more are thrown away. See `PeerAnswers`.
         max_connections: See `Connections`.
         keys: Guard a tcp address; the context must have its `Gate`. An ipc path is guarded by the file system.
         gid: A group that may connect to an ipc path beside this user; None for nobody.
@@ -75,7 +75,7 @@ class Endpoint:
         peer: Peer,
         max_frame_bytes: int,
         receive_high_water: int = 1000,
-        send_high_water: int = 1000,
+        send_high_water: int = 128,
         max_connections: int = 1024,
         keys: ServerKeys | None = None,
         gid: int | None = None,

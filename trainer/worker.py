@@ -206,6 +206,7 @@ class TrainerWorker:
             self._receive()
         self._books.expire(time.monotonic())
         self._act()
+        self._sockets.flush()
 
     def _receive(self) -> None:
         for routing, user, frames, too_many in self._sockets.control.received():
@@ -249,7 +250,8 @@ class TrainerWorker:
             case CancelCall():
                 self._books.cancel(sender, request, now)
             case GetWorkerStatus():
-                self._sockets.send(sender, self._card.status(request.id, self._engine, self._books))
+                if not self._sockets.has_much_for(sender):
+                    self._sockets.send(sender, self._card.status(request.id, self._engine, self._books))
         self._act()
 
     def _lane_of(self, method: str) -> str | None:

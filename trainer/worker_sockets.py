@@ -13,6 +13,7 @@ from forebay.sockets import (
     Endpoint,
     Gate,
     Mailbox,
+    PeerAnswers,
     control_frame_limit,
     fitting_connections,
     load_server_keys,
@@ -38,6 +39,9 @@ from .settings import TrainerSettings
 _LINGER_MS = 2_000
 _RECEIVE_CHUNKS = 4
 _MAX_PEERS = 4096
+_ANSWER_MESSAGES = 32
+"""For a peer that reads none: an answer may be as large as what a method returns."""
+
 _PARTS_OF_A_CALL = 3
 """The payload's manifest, the options' manifest and the options' bytes; none is larger than a manifest may be."""
 
@@ -92,11 +96,13 @@ class WorkerSockets:
                 peer=me,
                 max_frame_bytes=control_frame_limit(_PARTS_OF_A_CALL * limits.max_manifest_bytes),
                 max_connections=max_connections,
+                send_high_water=_ANSWER_MESSAGES,
                 keys=keys,
                 gid=gid,
                 faults=books.incoming.peer_faults,
             )
             undo.callback(self.control.close, linger_ms=0)
+            self._answers = PeerAnswers(self.control)
             self.data = BulkReceiver(
                 settings.worker_data_endpoint,
                 setting="worker_data_endpoint",
@@ -127,11 +133,16 @@ class WorkerSockets:
     # On the loop.
 
     def send(self, to: Address, message: Message) -> None:
-        """Sends a message, if its receiver takes it now: whoever is gone asks again when it is back."""
-        if not self.control.is_still(to.routing, to.user):
-            return
-        with contextlib.suppress(zmq.ZMQError):
-            self.control.socket.send_multipart([to.routing, encode_message(message)], zmq.NOBLOCK)
+        """Has a message sent at the next `flush`, if its receiver takes it: whoever is gone asks again."""
+        self._answers.add(to.routing, to.user, encode_message(message))
+
+    def has_much_for(self, peer: Address) -> bool:
+        """Whether a peer was answered so much in this turn that a long answer can wait."""
+        return self._answers.has_much(peer.routing, peer.user)
+
+    def flush(self) -> None:
+        """Sends what was said since the last time."""
+        self._answers.flush()
 
     def client_of(self, peer: Address) -> Client:
         """Returns who is behind a connection, and what they may do."""
@@ -149,6 +160,7 @@ class WorkerSockets:
         """Says goodbye, and closes them; what was sent last gets two seconds to leave."""
         for peer in self._peers:
             self.send(peer, Goodbye(kept=False))
+        self.flush()
         self.data.close()
         self.control.close(linger_ms=_LINGER_MS)
         self._close_gate()

@@ -34,6 +34,13 @@ from forebay.wire import (
 from .ledger_driver import ME, ledger_settings
 
 
+class Taken:
+    """An endpoint whose routing ids all belong to other clients by now."""
+
+    def is_still(self, *_: object) -> bool:
+        return False
+
+
 @pytest.fixture
 def pool(shm_dir: Path) -> Iterator[Pool]:
     pool = Pool(shm_dir / "pool", slot_count=1, slot_bytes=20_000, remembered_keys=1, peer=ME, epoch="1")
@@ -63,7 +70,7 @@ def executor(pool: Pool, incoming: Incoming, mailbox: Mailbox) -> Iterator[Execu
         "data_endpoint": "ipc://data",
     }
     ledger = Ledger(ledger_settings(Limits()), SlotTable(pool.found_slots()), incoming, now=0.0, **about)
-    executor = Executor(ledger, pool, {}, mailbox)
+    executor = Executor(ledger, pool, {Channel.CONTROL: Taken()}, mailbox)  # type: ignore[dict-item]
     yield executor
     executor.close()
 
@@ -104,17 +111,9 @@ def test_a_chunk_that_is_never_written_ends_the_daemon_before_its_slot_is_used_a
     assert bytes(pool.files[0].body(0, 4)) == bytes(4)
 
 
-class Taken:
-    """An endpoint whose routing ids all belong to other clients by now."""
-
-    def is_still(self, *_: object) -> bool:
-        return False
-
-
 def test_answers_that_are_withheld_without_end_do_not_fill_the_log(
     executor: Executor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(executor, "_endpoints", {Channel.CONTROL: Taken()})
     monkeypatch.setattr(executor, "_log_limit", LogLimit(count=5, window_s=1e6))
     for _ in range(30):
         refused = Refused(code=RefusalCode.BAD_REQUEST, words="no")

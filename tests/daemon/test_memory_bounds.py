@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,11 +21,17 @@ from forebay.wire import (
     MAX_FRAMES,
     MIB,
     PROTOCOL_VERSION,
+    Advance,
+    Advanced,
+    Await,
+    ControlReply,
     GetStatus,
     Hello,
+    MicroBatchState,
     Peer,
     RefusalCode,
     Refused,
+    Status,
     decode_control_reply,
     encode_message,
 )
@@ -47,9 +54,11 @@ def daemon(log_file: Path) -> Iterator[LocalDaemon]:
 
 
 @contextlib.contextmanager
-def connected(address: str) -> Iterator[zmq.Socket[bytes]]:
+def connected(address: str, *, is_deaf: bool = False) -> Iterator[zmq.Socket[bytes]]:
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger = 0
+        if is_deaf:
+            dealer.rcvhwm = 1
         dealer.rcvtimeo = dealer.sndtimeo = int(PATIENCE_S * 1000)
         dealer.connect(address)
         yield dealer
@@ -63,6 +72,14 @@ def assert_serves(daemon: LocalDaemon) -> None:
 
     asyncio.run(main())
     assert daemon.process.poll() is None
+
+
+def counters(daemon: LocalDaemon) -> Counter[str]:
+    async def main() -> Counter[str]:
+        async with StagingClient(daemon.control_endpoint, timeout_s=PATIENCE_S) as client:
+            return Counter((await client.status()).counters)
+
+    return asyncio.run(main())
 
 
 def test_frames_beyond_what_a_message_may_have_are_refused_once_and_cost_no_memory(daemon: LocalDaemon) -> None:
@@ -83,17 +100,59 @@ def test_frames_beyond_what_a_message_may_have_are_refused_once_and_cost_no_memo
     assert cost.peak_mib - cost.first_mib < 100
 
 
-def test_a_peer_that_reads_nothing_costs_bounded_memory_and_slows_nobody(daemon: LocalDaemon) -> None:
+def said_hello(dealer: zmq.Socket[bytes]) -> None:
     peer = Peer(name="deaf", pid=1, host="here")
+    dealer.send(encode_message(Hello(id=1, version=PROTOCOL_VERSION, peer=peer)))
+
+
+def test_a_peer_that_reads_nothing_costs_bounded_memory_and_slows_nobody(daemon: LocalDaemon) -> None:
     cost = ProcessCost(daemon.pid)
-    with connected(daemon.control_endpoint) as dealer, cost:
-        dealer.rcvhwm = 1
-        dealer.send(encode_message(Hello(id=1, version=PROTOCOL_VERSION, peer=peer)))
+    with connected(daemon.control_endpoint, is_deaf=True) as dealer, cost:
+        said_hello(dealer)
         for number in range(20_000):
             dealer.send(encode_message(GetStatus(id=number)))
             if number % 5000 == 0:
                 assert_serves(daemon)
     assert_serves(daemon)
+    assert cost.peak_mib - cost.first_mib < 64
+
+
+def test_a_peer_that_reads_nothing_costs_bounded_memory_however_many_answers_a_message_gets(
+    daemon: LocalDaemon,
+) -> None:
+    name = "\x01" * 60  # spelled out in the refusal
+    request = encode_message(Await(id=1, queue=name, key=name, until=MicroBatchState.READY))
+    cost = ProcessCost(daemon.pid)
+    with connected(daemon.control_endpoint, is_deaf=True) as dealer, cost:
+        said_hello(dealer)
+        count = 200
+        for _ in range(count):
+            dealer.send_multipart([request] * MAX_FRAMES)
+        while counters(daemon)["refused_unknown_key"] < count * MAX_FRAMES:
+            assert daemon.process.poll() is None
+    assert cost.peak_mib - cost.first_mib < 64
+
+
+def test_a_message_of_requests_with_long_answers_costs_no_memory_and_few_of_them_are_answered(
+    daemon: LocalDaemon,
+) -> None:
+    cost = ProcessCost(daemon.pid)
+    with connected(daemon.control_endpoint) as dealer, cost:
+        said_hello(dealer)
+        requests = [Advance(id=2, queue=f"{number}{'q' * 240}", policy_version=1) for number in range(1000)]
+        dealer.send_multipart([encode_message(request) for request in requests])
+        heard: list[ControlReply] = []
+        while len(heard) < 1 + len(requests):
+            heard += map(decode_control_reply, dealer.recv_multipart())
+        last = encode_message(Advance(id=4, queue=requests[0].queue, policy_version=1))
+        dealer.send_multipart([*[encode_message(GetStatus(id=3))] * 1000, last])
+        statuses = []
+        while not isinstance(answer := decode_control_reply(dealer.recv()), Advanced):
+            assert isinstance(answer, Status)
+            statuses.append(answer)
+        assert len(statuses[0].queues) == 1000
+        assert len(statuses) < 10
+        assert_serves(daemon)
     assert cost.peak_mib - cost.first_mib < 64
 
 
@@ -106,11 +165,7 @@ def test_refusals_without_end_fill_no_log_and_are_counted_each(daemon: LocalDaem
         while heard < count:
             heard += len(dealer.recv_multipart())
 
-    async def counted() -> int:
-        async with StagingClient(daemon.control_endpoint, timeout_s=PATIENCE_S) as client:
-            return (await client.status()).counters["refused_bad_request"]
-
-    assert asyncio.run(counted()) == count
+    assert counters(daemon)["refused_bad_request"] == count
     log = log_file.read_text()
     assert log.count("refuse code=bad_request") < 200
     assert "\x1b" not in log

@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from forebay import TrainerHandle
+from forebay.sockets.peer_answers import MESSAGE_BYTES
 from forebay.trainer.call_record import Address
 from forebay.wire import (
     CHUNK_HEADER_BYTES,
@@ -62,6 +63,11 @@ class Stranger:
         assert self._control.poll(int(1000 * EVENT_S)), f"no answer within {EVENT_S} s"
         return decode_call_reply(self._control.recv())
 
+    def hear_all(self) -> list[bytes]:
+        """Returns the frames of a message."""
+        assert self._control.poll(int(1000 * EVENT_S)), f"no answer within {EVENT_S} s"
+        return self._control.recv_multipart()
+
     def push(self, *frames: bytes) -> None:
         self._data.send_multipart(frames)
 
@@ -93,6 +99,20 @@ def call_of(stranger: Stranger, **more: Any) -> Call:
     assert isinstance(welcome, WorkerWelcome)
     common: dict[str, Any] = {"epoch": welcome.epoch, "call": CallId("stranger", 1), "method": "update"}
     return Call(id=2, **({**common, "options": PackedTree(b"\x92\x91\xa1a\x90", b"")} | more))
+
+
+def test_answers_of_one_turn_are_collected_no_further_than_a_message_may_be_long(
+    target: Served, stranger: Stranger
+) -> None:
+    call_of(stranger)
+    count = 1000
+    stranger.send(*[b"no message"] * count)
+    lengths: list[list[int]] = []
+    while sum(len(message) for message in lengths) < count:
+        lengths.append([len(frame) for frame in stranger.hear_all()])
+    assert 1 < len(lengths) < count / 10
+    assert all(sum(message) <= MESSAGE_BYTES for message in lengths)
+    assert target.memory == 0
 
 
 @pytest.mark.parametrize(
