@@ -17,7 +17,7 @@ import numpy as np
 
 from forebay.daemon import local_daemon
 from forebay.orchestrator_client import LeafReport, Refusal, StagingClient, SteadyPace
-from forebay.wire import CODECS, MIB, RAW, BrokenError, LocalError, decode_chunk, encode_chunk
+from forebay.wire import CODECS, MIB, RAW, BrokenError, DataProtection, LocalError, decode_chunk, encode_chunk
 
 from .codecs_result import CodecsBenchResult, CodecsBenchSettings, KindResult, ThreadResult
 from .payload import largest_leaf, micro_batch, payload_bytes
@@ -72,8 +72,8 @@ class _Bench:
         pace = SteadyPace(self._settings.wire_gb_s * 1e9)
         rounds: dict[str, list[_Round]] = {kind: [] for kind in payloads}
         async with (
-            StagingClient(self._endpoint, codec=self._settings.codec, pace=pace) as chosen,
-            StagingClient(self._endpoint, codec=RAW, pace=pace) as raw,
+            self._client(self._settings.codec, pace) as chosen,
+            self._client(RAW, pace) as raw,
         ):
             for number in range(1 + self._settings.rounds):
                 _say(f"round {number} of {self._settings.rounds}" if number else "warming up")
@@ -87,10 +87,21 @@ class _Bench:
     async def unthrottled(self, payload: Any) -> float:
         """Stages over the wire as it is; returns wire bytes over array bytes."""
         _say("without the throttle")
-        async with StagingClient(self._endpoint, codec=self._settings.codec) as client:
+        async with self._client(self._settings.codec) as client:
             for number in range(3):
                 one = await self._round(client, payload, f"fast-{number}")
         return one.ratio
+
+    def _client(self, codec: str, pace: SteadyPace | None = None) -> StagingClient:
+        # What this user's environment says of keys, and of what has to guard the data, is for other daemons.
+        return StagingClient(
+            self._endpoint,
+            codec=codec,
+            least_data_protection=DataProtection.NONE,
+            pace=pace,
+            client_key_file="",
+            server_key_file="",
+        )
 
     async def _round(self, client: StagingClient, payload: Any, key: str) -> _Round:
         before = self.daemon.cpu_s, self._sender.cpu_s

@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from forebay.orchestrator_client import StagingClient
-from forebay.wire import ForebayError, Status
+from forebay.wire import DataProtection, ForebayError, Status
 
 from .soak_evidence import Injected, Trouble
 from .soak_faults import DAEMON, ORCHESTRATORS, TERM, TRAINER, Fault, chosen
@@ -158,8 +158,14 @@ class Run:
 
     def _status(self) -> Status | str:
         async def ask() -> Status:
-            keys = self._place.keys_of(INSPECTOR)._asdict()
-            async with StagingClient(self._place.control_endpoint, name="soak", timeout_s=5.0, **keys) as client:
+            client = StagingClient(
+                self._place.control_endpoint,
+                name="soak",
+                timeout_s=5.0,
+                least_data_protection=DataProtection.NONE,
+                **self._place.keys_of(INSPECTOR)._asdict(),
+            )
+            async with client:
                 return await client.status()
 
         try:

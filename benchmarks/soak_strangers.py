@@ -9,7 +9,15 @@ from typing import Final
 import numpy as np
 
 from forebay.orchestrator_client import Refusal, StagingClient
-from forebay.wire import BrokenError, ForebayError, RefusalCode, RefusedError, WaitTimeoutError, words_of
+from forebay.wire import (
+    BrokenError,
+    DataProtection,
+    ForebayError,
+    RefusalCode,
+    RefusedError,
+    WaitTimeoutError,
+    words_of,
+)
 
 from .soak_keys import INSPECTOR, NEIGHBOUR, STRANGER, ClientKeyFiles, SoakKeys
 from .soak_words import QUEUE
@@ -39,7 +47,13 @@ def knock(seed: int, endpoint: str, keys: SoakKeys) -> list[str]:
 
 async def _ask_for_all(who: str, seed: int, endpoint: str, files: ClientKeyFiles) -> list[str]:
     client = StagingClient(
-        endpoint, name=who, timeout_s=_PATIENCE_S, retry_s=0.3, silence_s=_PATIENCE_S, **files._asdict()
+        endpoint,
+        name=who,
+        timeout_s=_PATIENCE_S,
+        retry_s=0.3,
+        silence_s=_PATIENCE_S,
+        least_data_protection=DataProtection.NONE,
+        **files._asdict(),
     )
     key = f"{who}/{seed}"
     tree = {"of": np.arange(4)}

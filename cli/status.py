@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forebay.orchestrator_client import StagingClient
-from forebay.wire import Status, printable
+from forebay.wire import DataProtection, Status, printable
 
 from .plain import json_line, plain
 
@@ -46,6 +46,7 @@ async def _ask(
         timeout_s=timeout_s,
         client_key_file=client_key_file,
         server_key_file=server_key_file,
+        least_data_protection=DataProtection.NONE,  # it sends no bulk data
     )
     async with client:
         return await client.status()

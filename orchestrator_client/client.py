@@ -64,6 +64,8 @@ class StagingClient:
         send_chunks: Chunks that are buffered on their way out on each connection, a bound on memory.
         connections: For bulk data; default the setting FOREBAY_CONNECTIONS.
         codec: How arrays travel, `auto` or one of `forebay.wire.CODECS`; default the setting FOREBAY_CODEC.
+        least_data_protection: The least that must guard bulk data at tcp, `none`, `authenticated` or `encrypted`;
+            nothing is sent where it is less. Default the setting FOREBAY_LEAST_DATA_PROTECTION.
         pace: Limits what this client sends to a rate, to leave room on a shared link. Clients that share one
             keep to it together.
         client_key_file: This client's own secret key file, for tcp; default the setting FOREBAY_CLIENT_KEY_FILE.
@@ -82,6 +84,7 @@ class StagingClient:
         send_chunks: int = 4,
         connections: int | None = None,
         codec: str | None = None,
+        least_data_protection: str | None = None,
         pace: Pace | None = None,
         client_key_file: str | None = None,
         server_key_file: str | None = None,
@@ -89,7 +92,13 @@ class StagingClient:
         # First: a wrong setting shall leave nothing open.
         keys = daemon_keys(client_key_file, server_key_file)
         self._wire = Wire(
-            DAEMON, send_chunks=send_chunks, connections=connections, codec=codec, pace=pace, keys=keys
+            DAEMON,
+            send_chunks=send_chunks,
+            connections=connections,
+            codec=codec,
+            least_data_protection=least_data_protection,
+            pace=pace,
+            keys=keys,
         )
         self._link = ServerLink(
             DAEMON,

@@ -33,11 +33,11 @@ class Target(NamedTuple):
         """
         if _STRENGTHS.index(self.guard) < _STRENGTHS.index(least):
             raise SettingError(
-                f"setting data_protection: this client sends nothing to {self.endpoint}",
+                f"setting least_data_protection: this client sends nothing to {self.endpoint}",
                 got=self.guard,
                 limit=f"{least}, or an ipc endpoint",
-                remedy="set key_file, authorised_file and data_protection there, or data_protection"
-                " (FOREBAY_DATA_PROTECTION) to less here",
+                remedy="set key_file, authorised_file and data_protection there, or least_data_protection"
+                " (FOREBAY_LEAST_DATA_PROTECTION) to less here",
             )
 
 

@@ -38,6 +38,7 @@ class Wire:
         send_chunks: Chunks that are buffered on their way out, on each connection.
         connections: To make, with one of ZeroMQ's threads for each; None for the setting.
         codec: `auto` or one for all leaves; None for the setting.
+        least_data_protection: The least that must guard what is sent, at tcp; None for the setting.
         pace: A rate to keep to; others may share it.
         keys: Used where the server's data endpoint is encrypted.
 
@@ -52,10 +53,12 @@ class Wire:
         send_chunks: int,
         connections: int | None,
         codec: str | None,
+        least_data_protection: str | None,
         pace: Pace | None,
         keys: ClientKeys | None = None,
     ) -> None:
-        settings = load_orchestrator_settings({"connections": connections, "codec": codec})
+        given = {"connections": connections, "codec": codec, "least_data_protection": least_data_protection}
+        settings = load_orchestrator_settings(given)
         self.kind = kind
         self.turn = asyncio.Lock()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -64,7 +67,7 @@ class Wire:
         self._send_chunks = send_chunks
         self._connections = settings.connections
         self._pace = pace
-        self._least_protection = settings.data_protection
+        self._least_protection = settings.least_data_protection
         self._admitted: Target | None = None
         self._closed = False
         self._sender: ChunkSender | None = None

@@ -43,7 +43,7 @@ class OrchestratorSettings:
     client_key_file: str = setting("", "this client's own secret key file, for tcp endpoints; empty = no keys")
     server_key_file: str = setting("", "public key file of the daemon, by which it is known")
     worker_key_file: str = setting("", "public key file of the trainer's worker; empty = the same as the daemon's")
-    data_protection: str = setting(
+    least_data_protection: str = setting(
         DataProtection.NONE.value,
         "the least that must guard bulk data at tcp, else nothing is sent; none = whatever the server has",
         choices=tuple(kind.value for kind in DataProtection),

@@ -48,6 +48,8 @@ class TrainerHandle:
         send_chunks: Chunks that are buffered on their way out on each connection, a bound on memory.
         connections: For bulk data, to each of the two; default the setting FOREBAY_CONNECTIONS.
         codec: How arrays travel, `auto` or one of `forebay.wire.CODECS`; default the setting FOREBAY_CODEC.
+        least_data_protection: The least that must guard bulk data at tcp, `none`, `authenticated` or `encrypted`;
+            nothing is sent where it is less. Default the setting FOREBAY_LEAST_DATA_PROTECTION.
         pace: Limits what is sent to a rate, inline payloads included.
         client_key_file: This client's own secret key file, for tcp; default the setting FOREBAY_CLIENT_KEY_FILE.
         server_key_file: The daemon's public key file, for tcp; default the setting FOREBAY_SERVER_KEY_FILE.
@@ -69,6 +71,7 @@ class TrainerHandle:
         send_chunks: int = 4,
         connections: int | None = None,
         codec: str | None = None,
+        least_data_protection: str | None = None,
         pace: Pace | None = None,
         client_key_file: str | None = None,
         server_key_file: str | None = None,
@@ -83,7 +86,13 @@ class TrainerHandle:
         control_endpoint = DAEMON.checked(control_endpoint or default_endpoint("control"))
         keys = worker_keys(client_key_file, server_key_file, worker_key_file)
         self._wire = Wire(
-            WORKER, send_chunks=send_chunks, connections=connections, codec=codec, pace=pace, keys=keys
+            WORKER,
+            send_chunks=send_chunks,
+            connections=connections,
+            codec=codec,
+            least_data_protection=least_data_protection,
+            pace=pace,
+            keys=keys,
         )
         # Before the link: it reads the daemon's keys, and the worker's may be whole without them.
         self._staging = StagingClient(
@@ -96,6 +105,7 @@ class TrainerHandle:
             send_chunks=send_chunks,
             connections=connections,
             codec=codec,
+            least_data_protection=least_data_protection,
             pace=pace,
             client_key_file=client_key_file,
             server_key_file=server_key_file,

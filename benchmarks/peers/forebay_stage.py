@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from forebay.orchestrator_client import Refusal, StagingClient
-from forebay.wire import BrokenError
+from forebay.wire import BrokenError, DataProtection
 
 from .messages import Job
 from .sides import MicroBatch, Sender
@@ -20,12 +20,14 @@ class StageSender(Sender):
     """
 
     def __init__(self, job: Job) -> None:
-        # All of them, also the empty ones: what this user's environment says of keys is for other daemons.
+        # All of them, also the empty ones: what this user's environment says of keys, and of what has to guard
+        # the data, is for other daemons.
         self._options: dict[str, Any] = {
             "codec": job.codec,
             "connections": job.connections,
             "client_key_file": job.client_key_file,
             "server_key_file": job.server_key_file,
+            "least_data_protection": DataProtection.NONE,
         }
         self._runner = asyncio.Runner()
         self._client: StagingClient | None = None

@@ -73,3 +73,12 @@ def test_keys_that_the_user_has_set_are_not_used_with_a_daemon_without_keys(
     monkeypatch.setenv("FOREBAY_SERVER_KEY_FILE", keys.server_key_file)
     with open_way("forebay_tcp", SIZE, source, source, SETTINGS) as way:
         way.check(SIZE, digest(map_warm(source.path)))
+
+
+@pytest.mark.usefixtures("shm_dir")
+def test_what_the_user_insists_on_elsewhere_does_not_count_where_the_benchmark_made_the_daemon(
+    source: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOREBAY_LEAST_DATA_PROTECTION", "encrypted")
+    with open_way("forebay_tcp", SIZE, source, source, SETTINGS) as way:
+        way.check(SIZE, digest(map_warm(source.path)))

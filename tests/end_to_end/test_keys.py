@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 from forebay import LocalDaemon, Refusal, Staged, StagingClient
+from forebay.cli.status import _ask
 from forebay.wire import (
     CHUNK_HEADER_BYTES,
     BrokenError,
@@ -319,7 +320,7 @@ def test_a_daemon_without_keys_tells_that_nothing_guards_its_data(start_daemon: 
 
 @pytest.fixture
 def insists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FOREBAY_DATA_PROTECTION", "encrypted")
+    monkeypatch.setenv("FOREBAY_LEAST_DATA_PROTECTION", "encrypted")
 
 
 @pytest.mark.usefixtures("insists")
@@ -329,7 +330,11 @@ def test_a_client_that_insists_on_encryption_sends_nothing_where_data_is_only_au
     daemon = start_daemon(**TCP, **files.server(data_protection="authenticated"))
     with pytest.raises(SettingError) as caught:
         talk(daemon, stage("k"), **files.client("alice"))
-    for words in (daemon.ready.data_endpoint, "got authenticated; limit encrypted", "FOREBAY_DATA_PROTECTION"):
+    for words in (
+        daemon.ready.data_endpoint,
+        "got authenticated; limit encrypted",
+        "FOREBAY_LEAST_DATA_PROTECTION",
+    ):
         assert words in str(caught.value)
 
 
@@ -337,6 +342,23 @@ def test_a_client_that_insists_on_encryption_sends_nothing_where_data_is_only_au
 def test_a_client_that_insists_on_encryption_sends_nothing_where_nothing_guards(start_daemon: StartDaemon) -> None:
     with pytest.raises(SettingError, match="got none; limit encrypted"):
         talk(start_daemon(**TCP), stage("k"))
+
+
+@pytest.mark.usefixtures("insists")
+@pytest.mark.parametrize("least", ["authenticated", "none"])
+def test_what_a_client_is_given_to_insist_on_wins_over_its_environment(
+    start_daemon: StartDaemon, files: KeyFiles, least: str
+) -> None:
+    daemon = start_daemon(**TCP, **files.server(data_protection="authenticated"))
+    assert isinstance(talk(daemon, stage("k"), least_data_protection=least, **files.client("alice")), Staged)
+
+
+@pytest.mark.usefixtures("insists")
+def test_the_status_is_shown_to_whoever_insists_since_no_bulk_data_is_sent_for_it(
+    start_daemon: StartDaemon,
+) -> None:
+    found = asyncio.run(_ask(start_daemon(**TCP).control_endpoint, EVENT_S, None, None))
+    assert found.queues == ()
 
 
 @pytest.mark.usefixtures("insists")

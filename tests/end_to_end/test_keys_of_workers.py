@@ -96,7 +96,7 @@ def test_a_client_that_insists_on_encryption_sends_no_payload_to_a_worker_that_o
     shm_dir: Path, files: KeyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Served(shm_dir, **WORKER_TCP, **files.server(data_protection="authenticated")) as served:
-        monkeypatch.setenv("FOREBAY_DATA_PROTECTION", "encrypted")
+        monkeypatch.setenv("FOREBAY_LEAST_DATA_PROTECTION", "encrypted")
         with pytest.raises(SettingError, match="got authenticated; limit encrypted"):
             talk(served.endpoint, lambda handle: handle.train_step(payload(7)), **files.client("driver"))
     assert served.engine.trained == []

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from forebay.daemon import Settings
 from forebay.orchestrator_client.settings import OrchestratorSettings, load_orchestrator_settings
+from forebay.trainer import TrainerSettings
 from forebay.wire import SettingError, setting_of, variable_of
 
 VARIABLE = "TUNIX_MAX_STAGED_BATCHES"
@@ -27,9 +29,15 @@ def test_the_variable_keeps_the_name_that_launchers_know() -> None:
         "FOREBAY_CLIENT_KEY_FILE",
         "FOREBAY_SERVER_KEY_FILE",
         "FOREBAY_WORKER_KEY_FILE",
-        "FOREBAY_DATA_PROTECTION",
+        "FOREBAY_LEAST_DATA_PROTECTION",
     ]
     assert load_orchestrator_settings(environment={"FOREBAY_MAX_STAGED_BATCHES": "5"}) == OrchestratorSettings()
+
+
+@pytest.mark.parametrize("server", [Settings, TrainerSettings])
+def test_no_variable_means_one_thing_to_a_client_and_another_to_a_server(server: Any) -> None:
+    theirs = {variable_of(field) for field in dataclasses.fields(server)}
+    assert theirs.isdisjoint(variable_of(field) for field in dataclasses.fields(OrchestratorSettings))
 
 
 def test_what_is_given_wins_over_the_environment_and_none_is_not_given() -> None:
