@@ -65,7 +65,8 @@ class StagingClient:
         connections: For bulk data; default the setting FOREBAY_CONNECTIONS.
         codec: How arrays travel, `auto` or one of `forebay.wire.CODECS`; default the setting FOREBAY_CODEC.
         least_data_protection: The least that must guard bulk data at tcp, `none`, `authenticated` or `encrypted`;
-            nothing is sent where it is less. Default the setting FOREBAY_LEAST_DATA_PROTECTION.
+            nothing is sent where it is less. All but `none` needs keys for a tcp endpoint. Default the setting
+            FOREBAY_LEAST_DATA_PROTECTION.
         pace: Limits what this client sends to a rate, to leave room on a shared link. Clients that share one
             keep to it together.
         client_key_file: This client's own secret key file, for tcp; default the setting FOREBAY_CLIENT_KEY_FILE.
@@ -90,9 +91,11 @@ class StagingClient:
         server_key_file: str | None = None,
     ) -> None:
         # First: a wrong setting shall leave nothing open.
+        endpoint = DAEMON.checked(endpoint or default_endpoint("control"))
         keys = daemon_keys(client_key_file, server_key_file)
         self._wire = Wire(
             DAEMON,
+            endpoint,
             send_chunks=send_chunks,
             connections=connections,
             codec=codec,
@@ -102,7 +105,7 @@ class StagingClient:
         )
         self._link = ServerLink(
             DAEMON,
-            DAEMON.checked(endpoint or default_endpoint("control")),
+            endpoint,
             name=name,
             retry_s=retry_s,
             silence_s=silence_s,

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from forebay.sockets import ClientKeys
 from forebay.wire import DataProtection, SettingError, Welcome
+
+from .server_kind import ServerKind
 
 FILE_SYSTEM: Final = "file system"
 _STRENGTHS: Final = (DataProtection.NONE, DataProtection.AUTHENTICATED, DataProtection.ENCRYPTED, FILE_SYSTEM)
@@ -39,6 +42,33 @@ class Target(NamedTuple):
                 remedy="set key_file, authorised_file and data_protection there, or least_data_protection"
                 " (FOREBAY_LEAST_DATA_PROTECTION) to less here",
             )
+
+
+def check_proof(kind: ServerKind, endpoint: str, keys: ClientKeys | None, least: str) -> None:
+    """Checks that a server has to prove who it is where its word on what guards its data endpoint counts.
+
+    Over tcp without keys anybody on the way could say it.
+
+    Args:
+        kind: Of the server.
+        endpoint: Where it is dialled.
+        keys: That this client has, if any.
+        least: What must guard the data; one of `DataProtection`.
+
+    Raises:
+        SettingError: It has to prove nothing.
+    """
+    if least == DataProtection.NONE or keys is not None or endpoint.startswith("ipc:"):
+        return
+    servers = " or ".join(dict.fromkeys(("server_key_file", kind.key_setting)))
+    raise SettingError(
+        f"setting least_data_protection: without keys anybody could answer at {kind.setting} {endpoint}, and say"
+        " that the data is guarded",
+        got=f"{least}, and no keys",
+        limit="keys, or an ipc endpoint",
+        remedy=f"set client_key_file and {servers}, or least_data_protection (FOREBAY_LEAST_DATA_PROTECTION) to"
+        f" {DataProtection.NONE}",
+    )
 
 
 def data_target(control_endpoint: str, welcome: Welcome) -> Target:

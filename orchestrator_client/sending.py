@@ -17,7 +17,7 @@ from forebay.wire import BrokenError, ClosedError, Granted, Limits, SettingError
 from .chunk_sender import ChunkSender, StopSignal
 from .closing import in_own_thread, outlast
 from .codec_choice import choose_codecs, needs_samples
-from .data_endpoint import Target
+from .data_endpoint import Target, check_proof
 from .data_look import why_nothing_arrives
 from .pace import Pace
 from .payload import Payload, WireBytes
@@ -35,6 +35,7 @@ class Wire:
 
     Args:
         kind: Of the server.
+        endpoint: Where the server is dialled, which says where its data endpoint is and what guards that.
         send_chunks: Chunks that are buffered on their way out, on each connection.
         connections: To make, with one of ZeroMQ's threads for each; None for the setting.
         codec: `auto` or one for all leaves; None for the setting.
@@ -43,12 +44,14 @@ class Wire:
         keys: Used where the server's data endpoint is encrypted.
 
     Raises:
-        SettingError: A value is wrong, given or from the environment.
+        SettingError: A value is wrong, given or from the environment; or something has to guard the data, and a
+            server over tcp without keys could just say that it does.
     """
 
     def __init__(
         self,
         kind: ServerKind,
+        endpoint: str,
         *,
         send_chunks: int,
         connections: int | None,
@@ -59,6 +62,7 @@ class Wire:
     ) -> None:
         given = {"connections": connections, "codec": codec, "least_data_protection": least_data_protection}
         settings = load_orchestrator_settings(given)
+        check_proof(kind, endpoint, keys, settings.least_data_protection)
         self.kind = kind
         self.turn = asyncio.Lock()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None

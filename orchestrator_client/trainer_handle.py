@@ -49,7 +49,8 @@ class TrainerHandle:
         connections: For bulk data, to each of the two; default the setting FOREBAY_CONNECTIONS.
         codec: How arrays travel, `auto` or one of `forebay.wire.CODECS`; default the setting FOREBAY_CODEC.
         least_data_protection: The least that must guard bulk data at tcp, `none`, `authenticated` or `encrypted`;
-            nothing is sent where it is less. Default the setting FOREBAY_LEAST_DATA_PROTECTION.
+            nothing is sent where it is less. All but `none` needs keys for a tcp endpoint. Default the setting
+            FOREBAY_LEAST_DATA_PROTECTION.
         pace: Limits what is sent to a rate, inline payloads included.
         client_key_file: This client's own secret key file, for tcp; default the setting FOREBAY_CLIENT_KEY_FILE.
         server_key_file: The daemon's public key file, for tcp; default the setting FOREBAY_SERVER_KEY_FILE.
@@ -87,6 +88,7 @@ class TrainerHandle:
         keys = worker_keys(client_key_file, server_key_file, worker_key_file)
         self._wire = Wire(
             WORKER,
+            endpoint,
             send_chunks=send_chunks,
             connections=connections,
             codec=codec,

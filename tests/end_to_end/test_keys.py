@@ -340,7 +340,7 @@ def test_a_client_that_insists_on_encryption_sends_nothing_where_data_is_only_au
 
 @pytest.mark.usefixtures("insists")
 def test_a_client_that_insists_on_encryption_sends_nothing_where_nothing_guards(start_daemon: StartDaemon) -> None:
-    with pytest.raises(SettingError, match="got none; limit encrypted"):
+    with pytest.raises(SettingError, match="set client_key_file and server_key_file"):
         talk(start_daemon(**TCP), stage("k"))
 
 

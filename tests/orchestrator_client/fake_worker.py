@@ -56,10 +56,13 @@ class FakeWorker:
         folder: For the sockets.
         handle: Returns the answers to a request; None for the usual ones: a welcome to a hello, a grant of all
             to a call with a payload, and else silence.
+        endpoint: Where it listens, if not in the folder.
         welcome: Fields of the welcome.
     """
 
-    def __init__(self, folder: Path, handle: Handle = lambda _: None, **welcome: Any) -> None:
+    def __init__(
+        self, folder: Path, handle: Handle = lambda _: None, *, endpoint: str = "", **welcome: Any
+    ) -> None:
         self.requests: list[CallRequest] = []
         self.chunks: list[ChunkHeader] = []
         self.handle = handle
@@ -71,8 +74,8 @@ class FakeWorker:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.setsockopt(zmq.LINGER, 0)
         self._router = self._context.socket(zmq.ROUTER)
-        self._router.bind(f"ipc://{folder}/worker")
-        self.endpoint = f"ipc://{folder}/worker"
+        self._router.bind(endpoint or f"ipc://{folder}/worker")
+        self.endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._data = self._context.socket(zmq.PULL)
         self._data.bind(f"ipc://{folder}/worker_data")
         self._data_endpoint = f"ipc://{folder}/worker_data"
