@@ -35,6 +35,7 @@ from forebay.wire import (
     WaitTimeoutError,
     Welcome,
     encode_message,
+    words_of,
 )
 
 from .closing import in_own_thread
@@ -49,6 +50,7 @@ log = logging.getLogger("forebay.client")
 _LINGER_MS = 1_000
 _MESSAGES_PER_TURN = 64
 _LOOK_MARGIN = 1.5
+_NOT_KNOWN = Finding(Who.NOBODY)
 
 
 class ServerLink:
@@ -135,7 +137,7 @@ class ServerLink:
         try:
             return await self.say_hello(time.monotonic() + timeout_s)
         except WaitTimeoutError:
-            found = look.result() if look.done() else Finding(Who.NOBODY)
+            found = look.result() if look.done() else _NOT_KNOWN
             why = "" if self._handshakes.is_certain else found.words
             raise WaitTimeoutError(
                 f"no {self.kind.name} answered at {self.kind.setting} {self.endpoint} within {timeout_s:g} s"
@@ -149,7 +151,11 @@ class ServerLink:
     async def _look_in_time(self, timeout_s: float) -> Finding:
         """Looks why nobody answers, so that it is known when the time is over, not some time later."""
         await asyncio.sleep(max(timeout_s / 2, timeout_s - _LOOK_MARGIN * LOOK_S))
-        return await in_own_thread(why_silent, self.endpoint)
+        try:
+            return await in_own_thread(why_silent, self.endpoint)
+        except Exception as error:  # noqa: BLE001 - that nobody answered is to be told, whatever is wrong with a look
+            log.info("look_failed endpoint=%s reason=%s", self.endpoint, words_of(error))
+            return _NOT_KNOWN
 
     async def say_hello(self, deadline: float) -> Welcome:
         """Opens or re-opens the conversation; after a restart of the server the welcome has another epoch."""

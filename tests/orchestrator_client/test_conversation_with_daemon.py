@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -44,6 +45,7 @@ from forebay.wire import (
     VersionMismatchError,
     WaitTimeoutError,
     WasReset,
+    words_of,
 )
 
 from .fake_daemon import LIMITS, PATIENCE_S, FakeDaemon, grant, staged
@@ -105,6 +107,22 @@ def test_to_find_out_why_nobody_answers_never_holds_up_the_error(
         assert not may_know.is_set()
     finally:
         may_know.set()
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), RuntimeError("can't start new thread")])
+def test_where_the_look_fails_as_well_the_error_says_that_nobody_answered(
+    shm_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def look(_: str) -> Finding:
+        raise error
+
+    monkeypatch.setattr(server_link, "why_silent", look)
+    with (
+        caplog.at_level(logging.INFO, "forebay.client"),
+        pytest.raises(WaitTimeoutError, match=r"within 1 s; start one"),
+    ):
+        talk(f"ipc://{shm_dir}/nobody", nothing, timeout_s=1.0)
+    assert f"look_failed endpoint=ipc://{shm_dir}/nobody reason={words_of(error)}" in caplog.text
 
 
 @pytest.mark.parametrize("endpoint", ["nonsense", "tcp://", "ipc://" + "x" * 200])
