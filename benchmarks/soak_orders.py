@@ -46,7 +46,7 @@ class QueueOrders:
             self._write(what, policy_version=version)
             try:
                 if what is Told.RESET:
-                    await client.reset(QUEUE)
+                    await client.reset(queue=QUEUE)
                     self._write(Told.WAS_RESET, policy_version=version)
                 else:
                     await client.advance(version, queue=QUEUE)

@@ -61,7 +61,7 @@ async def _ask_for_all(who: str, seed: int, endpoint: str, files: ClientKeyFiles
         "stage": lambda: client.stage(tree, key=key, queue=QUEUE, wait_s=0.0, timeout_s=_PATIENCE_S),
         "wait": lambda: client.wait("orchestrator-0/1", queue=QUEUE, timeout_s=_PATIENCE_S),
         "advance": lambda: client.advance(_FAR, queue=QUEUE),
-        "reset": lambda: client.reset(QUEUE),
+        "reset": lambda: client.reset(queue=QUEUE),
     }
     if who != INSPECTOR:
         asks["status"] = client.status

@@ -86,7 +86,9 @@ class Trainer:
         settings = self._settings
         own = TrainerSettings(stage_batch="stage", max_device_batches=settings.cap)
         try:
-            self._queue = attach(QUEUE, endpoint=settings.endpoint, settings=own, timeout_s=settings.attach_s)
+            self._queue = attach(
+                queue=QUEUE, endpoint=settings.endpoint, settings=own, timeout_s=settings.attach_s
+            )
             say_at_work()
             self._train(self._queue)
         except ForebayError as error:

@@ -178,8 +178,7 @@ class StagingClient:
         """
         started = time.monotonic()
         limits = self._welcome.limits
-        check_name("key of a micro-batch", key, limits.max_key_bytes)
-        check_name("name of a queue", queue, limits.max_key_bytes)
+        self._check_names(queue, key)
         check_freshness(policy_version, expires_s)
         payload = await self._wire.payload(tree, registry=self._registry, limits=limits)
         body = self._eager_body(payload, limits)
@@ -227,11 +226,14 @@ class StagingClient:
         Raises:
             StaleError: It was dropped because it was stale.
             MicroBatchGoneError: It was dropped or lost and will never get there; the message says why.
-            RefusedError: The daemon does not know the key.
+            RefusedError: The daemon does not know the key, or this client may not.
+            UsageError: The key or queue is empty, too long, or no text; or there is no such state to wait for.
             WaitTimeoutError: It did not get there in time.
+            BrokenError: The daemon stopped, or says nothing.
         """
         if until not in get_args(Until):
             raise UsageError("nothing can be awaited by that name", got=until, limit=", ".join(get_args(Until)))
+        self._check_names(queue, key)
         request = Await(id=self._link.new_id(), queue=queue, key=key, until=MicroBatchState(until))
         what = f"{key!r} to be {until}"
         reply = await self._link.ask(request, timeout_s=timeout_s, what=what, repeats_are_answered=False)
@@ -243,15 +245,25 @@ class StagingClient:
             case _:
                 raise unexpected("wait", reply)
 
-    async def reset(self, queue: str = "train") -> int:
+    async def reset(self, *, queue: str = "train") -> int:
         """Drops everything in a queue that its trainer does not hold, and what is on its way there.
 
         What the trainer holds is dropped if it comes back, since the trainer died. The queue forgets its policy
         version: what comes next may be of an older one.
 
+        Args:
+            queue: The queue's name.
+
         Returns:
             How many micro-batches were dropped.
+
+        Raises:
+            UsageError: The queue's name is none.
+            RefusedError: This client may not.
+            WaitTimeoutError: No answer within `timeout_s`; it may be reset all the same.
+            BrokenError: The daemon stopped, or says nothing; as before.
         """
+        self._check_names(queue)
         request = Reset(id=self._link.new_id(), queue=queue)
         reply = await self._link.ask(request, timeout_s=self._timeout_s, what=f"the reset of queue {queue!r}")
         if isinstance(reply, WasReset):
@@ -273,8 +285,11 @@ class StagingClient:
 
         Raises:
             UsageError: The queue's name or the version is none.
+            RefusedError: This client may not, or there are too many queues.
+            WaitTimeoutError: No answer within `timeout_s`; the queue may have been told all the same.
+            BrokenError: The daemon stopped, or says nothing; as before.
         """
-        check_name("name of a queue", queue, self._welcome.limits.max_key_bytes)
+        self._check_names(queue)
         check_freshness(policy_version)
         request = Advance(id=self._link.new_id(), queue=queue, policy_version=policy_version)
         reply = await self._link.ask(
@@ -285,7 +300,13 @@ class StagingClient:
         raise unexpected("advance", reply)
 
     async def status(self) -> Status:
-        """Returns what the daemon holds now."""
+        """Returns what the daemon holds now.
+
+        Raises:
+            RefusedError: This client may not see it.
+            WaitTimeoutError: No answer within `timeout_s`.
+            BrokenError: The daemon stopped, or says nothing.
+        """
         request = GetStatus(id=self._link.new_id())
         reply = await self._link.ask(request, timeout_s=self._timeout_s, what="the daemon's status")
         if isinstance(reply, Status):
@@ -293,6 +314,12 @@ class StagingClient:
         raise unexpected("status", reply)
 
     # The daemon.
+
+    def _check_names(self, queue: str, *keys: str) -> None:
+        max_bytes = self._welcome.limits.max_key_bytes
+        check_name("name of a queue", queue, max_bytes)
+        for key in keys:
+            check_name("key of a micro-batch", key, max_bytes)
 
     @property
     def _welcome(self) -> Welcome:

@@ -210,7 +210,11 @@ class TrainerHandle:
         return outcome if isinstance(outcome, Refusal) else outcome.key
 
     async def advance(self, policy_version: int) -> None:
-        """Tells the queue that the trainer was updated; see `StagingClient.advance`. Nothing without a daemon."""
+        """Tells the queue that the trainer was updated; see `StagingClient.advance`. Nothing without a daemon.
+
+        Raises:
+            As `StagingClient.advance`.
+        """
         if self._is_staging:
             await self._staging.advance(policy_version, queue=self.queue)
 
@@ -218,11 +222,11 @@ class TrainerHandle:
         """Drops all that is staged for the trainer: in its queue at the daemon, and in the trainer itself.
 
         Raises:
-            ForebayError: One of the two did not answer; the other was asked all the same.
+            ForebayError: One of the two did not answer, or refused; the other was asked all the same.
         """
         resets: list[Coroutine[Any, Any, Any]] = [self.call("reset_staged", timeout_s=self._timeout_s)]
         if self._is_staging:
-            resets.append(self._staging.reset(self.queue))
+            resets.append(self._staging.reset(queue=self.queue))
         for outcome in await asyncio.gather(*resets, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -308,12 +312,22 @@ class TrainerHandle:
         return await self.call("apply_deferred_update", timeout_s=timeout_s, **options)
 
     async def metrics(self) -> dict[str, Any]:
-        """Returns the worker's and its queue's numbers."""
+        """Returns the worker's and its queue's numbers.
+
+        Raises:
+            As `train_step`.
+        """
         answer: dict[str, Any] = await self.call("metrics", timeout_s=self._timeout_s)
         return answer
 
     async def status(self) -> WorkerStatus:
-        """Returns what the worker does now, whatever that is."""
+        """Returns what the worker does now, whatever that is.
+
+        Raises:
+            RefusedError: This client may not see it.
+            WaitTimeoutError: No answer within `timeout_s`.
+            BrokenError: The worker was stopped, or says nothing.
+        """
         return await self._calls.status(self._timeout_s)
 
 

@@ -97,7 +97,7 @@ def count(daemon: LocalDaemon, counter: str) -> int:
 def assert_serves(daemon: LocalDaemon) -> None:
     async def stage_and_reset(client: StagingClient) -> None:
         assert isinstance(await client.stage({"x": DATA}, key="good", queue="good"), Staged)
-        assert await client.reset("good") == 1
+        assert await client.reset(queue="good") == 1
 
     ask(daemon, stage_and_reset)
     assert daemon.process.poll() is None
@@ -151,7 +151,7 @@ def grant(daemon: LocalDaemon, connect: Connect) -> Iterator[Granted]:
     granted = decode_control_reply(control.recv())
     assert isinstance(granted, Granted)
     yield granted
-    ask(daemon, lambda client: client.reset("bad"))
+    ask(daemon, lambda client: client.reset(queue="bad"))
 
 
 def header_of(grant: Granted, span: int) -> ChunkHeader:

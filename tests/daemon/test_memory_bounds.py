@@ -68,7 +68,7 @@ def assert_serves(daemon: LocalDaemon) -> None:
     async def main() -> None:
         async with StagingClient(daemon.control_endpoint, timeout_s=PATIENCE_S) as client:
             assert isinstance(await client.stage({"x": np.ones(9)}, key="good", queue="good"), Staged)
-            assert await client.reset("good") == 1
+            assert await client.reset(queue="good") == 1
 
     asyncio.run(main())
     assert daemon.process.poll() is None

@@ -145,7 +145,7 @@ def test_a_step_that_waits_for_a_key_hears_that_it_is_dropped(start_daemon: Star
             sending = asyncio.create_task(slow.stage({"x": np.zeros(64 << 20, np.uint8)}, key="k1"))
             await asyncio.to_thread(see, daemon, is_filling)
             if cause == "the queue was reset":
-                await asyncio.to_thread(with_client, daemon, lambda client: client.reset("train"))
+                await asyncio.to_thread(with_client, daemon, lambda client: client.reset(queue="train"))
             elif cause == "abandoned by its sender":
                 sending.cancel()
             # Nobody tells the daemon anew what is waited for but the trainer itself, every two seconds.

@@ -195,7 +195,7 @@ def test_who_stages_in_one_queue_sees_and_moves_nothing_of_others(
                 await client.wait("secret-key", queue=queue)
             heard.append(caught.value.words)
             with pytest.raises(RefusedError) as caught:
-                await client.reset(queue)
+                await client.reset(queue=queue)
             heard.append(caught.value.words)
         with pytest.raises(RefusedError) as caught:
             await client.status()

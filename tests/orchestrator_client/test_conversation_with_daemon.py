@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import os
 import threading
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import forebay
+from forebay import TrainerHandle
 from forebay.orchestrator_client import Refusal, Staged, StagingClient, server_link
 from forebay.orchestrator_client.server_kind import DAEMON
 from forebay.orchestrator_client.server_link import ServerLink
@@ -42,6 +45,7 @@ from forebay.wire import (
     RefusedError,
     Reset,
     SettingError,
+    UsageError,
     VersionMismatchError,
     WaitTimeoutError,
     WasReset,
@@ -563,7 +567,7 @@ def test_short_requests_that_get_no_answer_say_what_they_waited_for(shm_dir: Pat
 
     with FakeDaemon(shm_dir, answer) as daemon:
         with pytest.raises(WaitTimeoutError, match="the reset of queue 'q'"):
-            talk(daemon.endpoint, lambda client: client.reset("q"), timeout_s=1.0)
+            talk(daemon.endpoint, lambda client: client.reset(queue="q"), timeout_s=1.0)
         with pytest.raises(WaitTimeoutError, match="the daemon's status"):
             talk(daemon.endpoint, lambda client: client.status(), timeout_s=1.0)
         assert daemon.of_kind(GetStatus)
@@ -574,8 +578,44 @@ def test_a_reset_returns_how_many_were_dropped(shm_dir: Path) -> None:
         return [WasReset(id=request.id, dropped=3)] if isinstance(request, Reset) else None
 
     with FakeDaemon(shm_dir, answer) as daemon:
-        assert talk(daemon.endpoint, lambda client: client.reset("q")) == 3
+        assert talk(daemon.endpoint, lambda client: client.reset(queue="q")) == 3
         assert daemon.of_kind(Reset)[0].queue == "q"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 33, 7, "\ud800"])
+def test_what_is_no_name_is_refused_before_anything_is_asked(shm_dir: Path, name: Any) -> None:
+    calls: dict[str, list[Talk]] = {
+        "the name of a queue": [
+            lambda client: client.wait("k", queue=name),
+            lambda client: client.reset(queue=name),
+            lambda client: client.advance(1, queue=name),
+            lambda client: client.stage(SMALL, key="k", queue=name),
+        ],
+        "the key of a micro-batch": [
+            lambda client: client.wait(name),
+            lambda client: client.stage(SMALL, key=name),
+        ],
+    }
+
+    async def all_calls(client: StagingClient) -> None:
+        for what, of_it in calls.items():
+            for call in of_it:
+                with pytest.raises(UsageError, match=what):
+                    await call(client)
+
+    with FakeDaemon(shm_dir, ignore) as daemon:
+        talk(daemon.endpoint, all_calls)
+        assert [type(request) for request in daemon.requests] == [Hello]
+
+
+@pytest.mark.parametrize("owner", [StagingClient, TrainerHandle, forebay], ids=lambda owner: owner.__name__)
+def test_a_queue_is_given_by_its_name_wherever_it_is_given(owner: Any) -> None:
+    things = (getattr(owner, name) for name in dir(owner) if not name.startswith("_"))
+    functions = [owner.__init__, *(thing for thing in things if inspect.isfunction(thing))]
+    found = [(function, inspect.signature(function).parameters.get("queue")) for function in functions]
+    kinds = {function.__name__: queue.kind for function, queue in found if queue is not None}
+    assert kinds
+    assert set(kinds.values()) == {inspect.Parameter.KEYWORD_ONLY}, kinds
 
 
 def test_every_wait_ends_in_time_however_many_there_are_and_however_long_the_daemon_is_away(
