@@ -112,6 +112,7 @@ class Conversation:
         self._pool = Path()
         self._same_pool = False
         self._last_id = 0
+        self._parts: set[int] = set()
         self._taken_s = _TAKEN_RETRY_S
         self._again_at: float | None = None
         self._unconfirmed: dict[int, Report] = {}
@@ -229,19 +230,32 @@ class Conversation:
         self._same_pool = self._same_pool and is_locked
         if not self._same_pool:
             self._forget_slots()
-        attach = Attach(
-            id=self._new_id(),
-            version=PROTOCOL_VERSION,
-            peer=self._peer,
-            queue=self._queue,
-            holder=self._holder,
-            held=(*self._holdings.held(), *self._being_released()) if self._same_pool else (),
-            # Of more the daemon has its journal.
-            on_device=self._holdings.on_device()[:MAX_ENTRIES],
-        )
-        return [attach]
+        return self._attach()
+
+    def _attach(self) -> list[TrainerRequest]:
+        """Says what this trainer has; if a message may not name it all, in parts, of which the last one counts."""
+        held = (*self._holdings.held(), *self._being_released()) if self._same_pool else ()
+        on_device = self._holdings.on_device()
+        parts: list[TrainerRequest] = [
+            Attach(
+                id=self._new_id(),
+                version=PROTOCOL_VERSION,
+                peer=self._peer,
+                queue=self._queue,
+                holder=self._holder,
+                held=held,
+                on_device=on_device[first : first + MAX_ENTRIES],
+            )
+            for first in range(0, max(len(on_device), 1), MAX_ENTRIES)
+        ]
+        self._parts.update(part.id for part in parts[:-1])
+        return parts
 
     def _attached(self, attached: Attached, now: float) -> list[TrainerRequest]:
+        if attached.id in self._parts:
+            # What is said before the last part would be forgotten with it: the daemon counts demand anew.
+            return []
+        self._parts = {part for part in self._parts if part > attached.id}
         self.phase = Phase.ATTACHED
         self._taken_s = _TAKEN_RETRY_S
         self._again_at = now + self._retry_s

@@ -17,10 +17,12 @@ _Entries = Annotated[tuple[T, ...], msgspec.Meta(max_length=MAX_ENTRIES)]
 class Attach(Message, frozen=True):
     """Attaches a trainer to a queue; answered by `Attached` or `Refused`.
 
+    One that has more on its device than a message may name says this several times, each time with others.
+
     Attributes:
         holder: Name of the lock file in the pool's holders folder that the trainer keeps locked.
         held: (slot, generation) of every slot that it was lent and has not released.
-        on_device: (key, attempt) of micro-batches that it has promoted and not finished; the first `MAX_ENTRIES`.
+        on_device: (key, attempt) of micro-batches that it has promoted and not finished.
     """
 
     version: int

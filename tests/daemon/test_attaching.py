@@ -52,6 +52,23 @@ def test_a_trainer_is_told_where_the_pool_is_before_it_attaches(driver: Driver) 
     assert (found.id, found.version, found.pool, found.epoch) == (3, PROTOCOL_VERSION, "/pool", "epoch-1")
 
 
+def test_a_trainer_that_attaches_in_parts_is_known_with_all_that_it_named(
+    driver: Driver, trainer: Trainer
+) -> None:
+    sender = Sender(driver)
+    sender.say_hello()
+    sender.stage("a")
+    [lend] = trainer.lends(1)
+    held = [(lend.slot, lend.generation)]
+    for key in ("b", "c"):
+        only(trainer.attach(held=held, on_device=[(key, f"train/{key}/1")]), Attached)
+    assert driver.on_device() == ("b", "c")
+    for key in ("b", "c"):
+        assert only(sender.offer(key), Staged).state is MicroBatchState.ON_DEVICE
+    trainer.promoted(lend)
+    assert driver.on_device() == ("b", "c", "a")
+
+
 def test_an_attached_trainer_is_told_the_limits_and_its_lock_is_watched(driver: Driver) -> None:
     attached = only(Trainer(driver).attach(), Attached)
     assert (attached.epoch, attached.limits) == ("epoch-1", LIMITS)

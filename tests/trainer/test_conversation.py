@@ -187,11 +187,41 @@ def test_it_names_no_more_keys_in_a_message_than_the_daemon_reads(
     conversation: Conversation, queue: FakeQueue
 ) -> None:
     keys = tuple(f"k{number}" for number in range(MAX_ENTRIES + 1))
-    queue.promoted, queue.wanted = tuple((key, "attempt") for key in keys), keys
-    assert attach(conversation).on_device == queue.promoted[:MAX_ENTRIES]
+    queue.wanted = keys
+    attach(conversation)
     assert only(conversation.want(again=True), Want).keys == keys[:MAX_ENTRIES]
     queue.wanted = keys[1:]
     assert only(conversation.want(), Want).keys == keys[1:], "the others in their turn"
+
+
+def test_whoever_has_more_on_the_device_attaches_in_parts_and_is_attached_by_the_last(
+    conversation: Conversation, queue: FakeQueue
+) -> None:
+    attach(conversation)
+    queue.promoted = tuple((f"k{number}", "attempt") for number in range(2 * MAX_ENTRIES + 1))
+    queue.held_slots = ((3, 7),)
+    conversation.reconnected(1.0)
+    parts = [part for part in conversation.heard(pool_found(), 1.0) if isinstance(part, Attach)]
+    assert [len(part.on_device) for part in parts] == [MAX_ENTRIES, MAX_ENTRIES, 1]
+    assert tuple(entry for part in parts for entry in part.on_device) == queue.promoted
+    assert [part.held for part in parts] == [((3, 7),)] * 3, "else it would be lent again"
+    *firsts, last = (msgspec.structs.replace(ATTACHED, id=part.id) for part in parts)
+    for answer in firsts:
+        assert conversation.heard(answer, 1.0) == [], "what it wants would not be counted"
+        assert conversation.phase is Phase.LOOKING
+    only(conversation.heard(last, 1.0), Want)
+    assert len(queue.told) == 2
+
+
+def test_a_last_part_that_is_lost_has_all_of_them_said_again(conversation: Conversation, queue: FakeQueue) -> None:
+    queue.promoted = tuple((f"k{number}", "attempt") for number in range(MAX_ENTRIES + 1))
+    conversation.look(0.0)
+    first = conversation.heard(pool_found(), 0.0)[0]
+    conversation.heard(msgspec.structs.replace(ATTACHED, id=first.id), 0.0)
+    only(conversation.tick(RETRY_S), FindPool)
+    again = conversation.heard(pool_found(), RETRY_S)
+    assert kinds(again) == ["Attach", "Attach"]
+    only(conversation.heard(msgspec.structs.replace(ATTACHED, id=again[1].id), RETRY_S), Want)
 
 
 def test_two_answers_to_a_question_that_was_repeated_still_make_it_a_new_pool(
