@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .daemon import LocalDaemon, local_daemon
     from .orchestrator_client import (
+        LeafReport,
         MicroBatch,
         NotBegunError,
         OrchestratorSettings,
+        Pace,
         Refusal,
         RemoteCallError,
         StageAhead,
@@ -47,22 +49,27 @@ if TYPE_CHECKING:
     from .wire import (
         BrokenError,
         ClosedError,
+        DataProtection,
         ForebayError,
         HeldError,
         HostError,
         LocalError,
         MicroBatchGoneError,
+        MicroBatchState,
         ProtocolError,
+        RefusalCode,
         RefusedError,
         RemoteError,
         SettingError,
         ShmFullError,
         StaleError,
+        Status,
         TreeError,
         TreeRegistry,
         UsageError,
         VersionMismatchError,
         WaitTimeoutError,
+        WorkerStatus,
         register_type,
     )
 
@@ -77,12 +84,13 @@ _TRAINER = (
     *("StageMode", "StagedEngine", "StagingQueue", "TrainerSettings", "attach", "load_trainer_settings"),
 )
 _ORCHESTRATOR = (
-    *("MicroBatch", "NotBegunError", "OrchestratorSettings", "Refusal", "RemoteCallError", "StageAhead", "Staged"),
-    *("StagingClient", "SteadyPace", "TrainStep", "Trained", "TrainerHandle", "Upcoming"),
+    *("LeafReport", "MicroBatch", "NotBegunError", "OrchestratorSettings", "Pace", "Refusal", "RemoteCallError"),
+    *("StageAhead", "Staged", "StagingClient", "SteadyPace", "TrainStep", "Trained", "TrainerHandle", "Upcoming"),
     "load_orchestrator_settings",
 )
+_WORDS = ("DataProtection", "MicroBatchState", "RefusalCode", "Status", "WorkerStatus")
 _HOME = (
-    dict.fromkeys(_ERRORS, "wire")
+    dict.fromkeys((*_ERRORS, *_WORDS), "wire")
     | dict.fromkeys(_TRAINER, "trainer")
     | dict.fromkeys(_ORCHESTRATOR, "orchestrator_client")
     | {
@@ -98,24 +106,29 @@ __all__ = [
     "Batch",
     "BrokenError",
     "ClosedError",
+    "DataProtection",
     "Declined",
     "ForebayError",
     "HeldError",
     "HostError",
     "JaxTransfer",
+    "LeafReport",
     "LocalDaemon",
     "LocalError",
     "MicroBatch",
     "MicroBatchGoneError",
+    "MicroBatchState",
     "NotBegunError",
     "NotStagedError",
     "OrchestratorSettings",
+    "Pace",
     "Prepared",
     "PromotionError",
     "ProtocolError",
     "QueueStats",
     "Queued",
     "Refusal",
+    "RefusalCode",
     "RefusedError",
     "RemoteCallError",
     "RemoteError",
@@ -128,6 +141,7 @@ __all__ = [
     "StagingClient",
     "StagingQueue",
     "StaleError",
+    "Status",
     "SteadyPace",
     "TrainStep",
     "Trained",
@@ -140,6 +154,7 @@ __all__ = [
     "UsageError",
     "VersionMismatchError",
     "WaitTimeoutError",
+    "WorkerStatus",
     "attach",
     "load_orchestrator_settings",
     "load_trainer_settings",
