@@ -35,7 +35,7 @@ def serve(run: TrainingRun, endpoints: Endpoints, settings: DemoSettings) -> Non
         worker_endpoint=endpoints.worker,
         worker_data_endpoint=endpoints.worker_data,
     )
-    queue = attach(queue=QUEUE, endpoint=endpoints.trainer, settings=own)
+    queue = attach(QUEUE, endpoint=endpoints.trainer, settings=own)
     with queue, StagedEngine(run, queue) as engine, TrainerWorker(engine) as worker:
         worker.register(FINISH, worker.stop)
         worker.serve()

@@ -31,7 +31,7 @@ class Engine:
 
 
 settings = forebay.load_trainer_settings({"stage_batch": "stage"})
-with forebay.attach(queue="train", settings=settings) as queue:
+with forebay.attach("train", settings=settings) as queue:
     engine = Engine()
     with forebay.StagedEngine(engine, queue) as staged, forebay.TrainerWorker(staged) as worker:
         worker.register("weights", lambda: engine.weights)

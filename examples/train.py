@@ -6,7 +6,7 @@ import forebay
 
 loss = jax.jit(lambda tokens: tokens.mean())
 
-with forebay.attach(queue="train") as queue:
+with forebay.attach("train") as queue:
     for _ in range(3):
         with queue.take() as batch:
             tokens = batch.tree["tokens"]

@@ -14,8 +14,8 @@ from .staging_queue import StagingQueue
 
 
 def attach(
-    *,
     queue: str = "train",
+    *,
     endpoint: str | None = None,
     shardings: Any = None,
     registry: TreeRegistry = default_registry,

@@ -41,7 +41,7 @@ def main() -> None:
     }
     settings = load_trainer_settings({"stage_batch": mode, **endpoints})
     engine = Ledger()
-    queue = attach(queue="train", endpoint=trainer_endpoint, settings=settings, timeout_s=30)
+    queue = attach("train", endpoint=trainer_endpoint, settings=settings, timeout_s=30)
     with StagedEngine(engine, queue) as staged, TrainerWorker(staged) as worker:
         worker.register("trained", lambda: json.dumps(engine.trained), concurrent=True)
         sys.stdout.write(json.dumps({"event": "serves", "endpoint": worker.endpoint}) + "\n")

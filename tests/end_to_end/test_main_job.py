@@ -71,7 +71,7 @@ def test_two_queues_do_not_mix(start_daemon: StartDaemon) -> None:
 
     asyncio.run(stage())
     for queue in ("critic", "train"):
-        with forebay.attach(queue=queue, endpoint=daemon.trainer_endpoint) as attached, attached.take() as batch:
+        with forebay.attach(queue, endpoint=daemon.trainer_endpoint) as attached, attached.take() as batch:
             assert batch.tree["meta"]["name"] == queue
 
 
