@@ -181,7 +181,7 @@ def test_a_message_without_end_ends_the_daemon_in_order_and_keeps_its_pool(log_f
             # By hand: ZeroMQ sends nothing of a message that is not complete.
             with socket.socket(socket.AF_UNIX) as raw, contextlib.suppress(OSError):
                 raw.connect(daemon.control_endpoint.removeprefix("ipc://"))
-                raw.sendall(GREETING + READY)
+                shake_hands(raw)
                 while not stop.is_set():
                     raw.sendall(b"\x03" + (MIB // 4).to_bytes(8, "big") + bytes(MIB // 4))
 
@@ -201,6 +201,14 @@ def test_a_message_without_end_ends_the_daemon_in_order_and_keeps_its_pool(log_f
                 return (await client.status()).queues[0].ready
 
         assert asyncio.run(ready()) == ("kept",)
+
+
+def shake_hands(raw: socket.socket) -> None:
+    """Begins as a DEALER, and waits for the other side's READY: who sends before that is thrown out."""
+    raw.sendall(GREETING + READY)
+    heard = b""
+    while len(heard) < len(GREETING) + 2 or len(heard) < len(GREETING) + 2 + heard[len(GREETING) + 1]:
+        heard += raw.recv(4096)
 
 
 def assert_serves_and_leaves(daemon: LocalDaemon) -> None:
