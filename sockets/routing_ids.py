@@ -15,7 +15,10 @@ _SEED_BITS = 32
 
 
 def hide_routing_ids() -> None:
-    """Has the ROUTER that is made next count from a number that cannot be foreseen."""
+    """Has the ROUTER that is made next count from a number that cannot be foreseen.
+
+    Changes what all C code of this process draws from `rand` from now on; Python, numpy and JAX do not use it.
+    """
     libc = ctypes.CDLL(None)
     libc.srand.argtypes = [ctypes.c_uint]
     libc.srand.restype = None
