@@ -17,7 +17,7 @@ _SEED_BITS = 32
 def hide_routing_ids() -> None:
     """Has the ROUTER that is made next count from a number that cannot be foreseen.
 
-    Changes what all C code of this process draws from `rand` from now on; Python, numpy and JAX do not use it.
+    It changes what all C code of this process draws from `rand` from now on.
     """
     libc = ctypes.CDLL(None)
     libc.srand.argtypes = [ctypes.c_uint]
