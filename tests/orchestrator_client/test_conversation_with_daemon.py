@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import forebay
 from forebay import TrainerHandle
 from forebay.orchestrator_client import Refusal, Staged, StagingClient, server_link
 from forebay.orchestrator_client.server_kind import DAEMON
@@ -608,7 +607,7 @@ def test_what_is_no_name_is_refused_before_anything_is_asked(shm_dir: Path, name
         assert [type(request) for request in daemon.requests] == [Hello]
 
 
-@pytest.mark.parametrize("owner", [StagingClient, TrainerHandle, forebay], ids=lambda owner: owner.__name__)
+@pytest.mark.parametrize("owner", [StagingClient, TrainerHandle], ids=lambda owner: owner.__name__)
 def test_a_queue_is_given_by_its_name_wherever_it_is_given(owner: Any) -> None:
     things = (getattr(owner, name) for name in dir(owner) if not name.startswith("_"))
     functions = [owner.__init__, *(thing for thing in things if inspect.isfunction(thing))]
