@@ -7,6 +7,9 @@ were both there for as long as an answer takes. A queue forgets its policy versi
 
 from __future__ import annotations
 
+import bisect
+import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -55,6 +58,8 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 class Words:
     """What orchestrators said to the daemon.
 
+    Half an hour has a hundred thousand words and thousands of troubles: what is looked for often has an index.
+
     Args:
         evidence: Of the run.
     """
@@ -62,7 +67,15 @@ class Words:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         words = (word for who, lines in evidence.told.items() for word in self._of(who, lines))
-        self._all = sorted(words, key=lambda word: word.line.at)
+        self._by_what: dict[Told, list[Word]] = {}
+        self._calls: dict[tuple[str, str], list[Word]] = {}
+        for word in sorted(words, key=lambda word: word.line.at):
+            self._by_what.setdefault(word.line.what, []).append(word)
+            if word.line.what is Told.ATTEMPT:
+                self._calls.setdefault((word.who, word.line.key), []).append(word)
+        told = [*self.all(Told.ADVANCE), *self.all(Told.ATTEMPT)]
+        self._by_version = sorted((word for word in told if _version(word) >= 0), key=_version)
+        self._advances = sorted((word for word in self.all(Told.ADVANCE) if _version(word) >= 0), key=_version)
 
     def _of(self, who: str, lines: Sequence[OrchestratorLine]) -> Iterator[Word]:
         later: dict[str, OrchestratorLine] = {}
@@ -74,9 +87,22 @@ class Words:
                 over_at = self._evidence.end_of(who, line.life) if answer is None else answer.at
                 yield Word(who=who, line=line, answer=answer, over_at=over_at)
 
-    def all(self, *whats: Told) -> list[Word]:
-        """Returns the words of some kinds, in order."""
-        return [word for word in self._all if word.line.what in whats]
+    def all(self, what: Told) -> list[Word]:
+        """Returns the words of a kind, in order."""
+        return self._by_what.get(what, [])
+
+    def too_far_from(self, call: Word, *, advances: bool = False) -> Iterator[Word]:
+        """Yields the words that told a version which a call is too many behind, the least version first.
+
+        Args:
+            call: The call.
+            advances: Whether only those that said nothing else.
+        """
+        if _version(call) < 0:
+            return iter(())
+        told = self._advances if advances else self._by_version
+        first = bisect.bisect_right(told, _version(call) + MAX_VERSIONS_BEHIND, key=_version)
+        return itertools.islice(told, first, None)
 
     def may_come(self, word: Word, since: float, until: float) -> bool:
         """Tells whether a word, or a copy of it, may have come to the daemon between two seconds."""
@@ -90,9 +116,7 @@ class Words:
 
         The last one; where that was told that the key is there already, those before that were not refused.
         """
-        calls = [
-            word for word in self.all(Told.ATTEMPT) if word.who == trouble.who and word.line.key == trouble.key
-        ]
+        calls = self._calls.get((trouble.who, trouble.key), [])
         found: list[Word] = []
         was_there_already = False
         for word in reversed([word for word in calls if word.line.at <= trouble.at]):
@@ -106,9 +130,19 @@ class Words:
         return found
 
 
+def _version(word: Word) -> int:
+    return -1 if word.line.policy_version is None else word.line.policy_version
+
+
+@functools.lru_cache(maxsize=1)
+def words_of(evidence: Evidence) -> Words:
+    """Returns the words of a run, which every trouble of it is judged by."""
+    return Words(evidence)
+
+
 def was_reset(trouble: Trouble, evidence: Evidence) -> bool:
     """Tells whether a reset came while the daemon had a trouble's key, and no trainer had it on its device."""
-    words = Words(evidence)
+    words = words_of(evidence)
     return _may_be_dropped(trouble, evidence) and any(
         words.may_come(reset, call.line.at, trouble.at) and not _was_consumed(trouble.key, reset, evidence)
         for call in words.of_key(trouble)
@@ -118,7 +152,7 @@ def was_reset(trouble: Trouble, evidence: Evidence) -> bool:
 
 def was_stale(trouble: Trouble, evidence: Evidence) -> bool:
     """Tells whether a trouble's key had expired, or was too far behind a version that the queue had been told."""
-    words = Words(evidence)
+    words = words_of(evidence)
     return _may_be_dropped(trouble, evidence) and any(
         _had_expired(call, trouble.at) or _was_behind(call, trouble.at, words) for call in words.of_key(trouble)
     )
@@ -139,15 +173,7 @@ def _had_expired(call: Word, at: float) -> bool:
 
 
 def _was_behind(call: Word, at: float, words: Words) -> bool:
-    return any(
-        _is_too_far(word, call) and word.line.at <= at and not _was_forgotten(word, call, words)
-        for word in words.all(Told.ADVANCE, Told.ATTEMPT)
-    )
-
-
-def _is_too_far(word: Word, call: Word) -> bool:
-    told, own = word.line.policy_version, call.line.policy_version
-    return told is not None and own is not None and told - own > MAX_VERSIONS_BEHIND
+    return any(word.line.at <= at and not _was_forgotten(word, call, words) for word in words.too_far_from(call))
 
 
 def _was_forgotten(word: Word, call: Word, words: Words) -> bool:
@@ -166,7 +192,7 @@ def _was_forgotten(word: Word, call: Word, words: Words) -> bool:
 
 def trained_anyway(evidence: Evidence) -> list[Trouble]:
     """Returns what a trainer brought to its device though it was told gone, had expired, or was too far behind."""
-    words = Words(evidence)
+    words = words_of(evidence)
     calls: dict[str, list[Word]] = {}
     for word in words.all(Told.ATTEMPT):
         calls.setdefault(word.line.key, []).append(word)
@@ -212,17 +238,19 @@ def _was_behind_before(transfer: TrainerLine, call: Word, words: Words, evidence
     """
     return any(
         word.was_answered(Told.ADVANCED)
-        and _is_too_far(word, call)
+        and word.line.at <= transfer.at
+        and not _is_another_daemon(evidence, word.line.at, transfer.at)
         and _could_be_heard_of(word, transfer, call, evidence)
         and not any(words.may_come(reset, word.line.at, transfer.at) for reset in words.all(Told.RESET))
-        and not _is_another_daemon(evidence, word.line.at, transfer.at)
-        for word in words.all(Told.ADVANCE)
+        for word in words.too_far_from(call, advances=True)
     )
 
 
 def _could_be_heard_of(word: Word, transfer: TrainerLine, call: Word, evidence: Evidence) -> bool:
     if word.over_at <= call.line.at and call.was_answered(Told.STAGED):
         return True  # that offer was to be refused
+    if transfer.at - word.over_at <= ANSWER_S:
+        return False
     heard_s = ANSWER_S + evidence.away_s((DAEMON, TRAINER), word.over_at, transfer.at)
     return transfer.at - word.over_at > heard_s
 
