@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -107,6 +109,7 @@ class Evidence:
         self.told = told
         self._lives = lives
         self.absences = tuple(self._find_absences())
+        self._away: dict[frozenset[str], list[tuple[float, float]]] = {}
 
     def _find_absences(self) -> Iterator[Absence]:
         for each in self.injected:
@@ -121,23 +124,48 @@ class Evidence:
                 # What is dropped is dialled again at once.
                 yield Absence(who=wire_of(victim), kind=kind, begin=each.at, end=each.over_at)
 
-    def longest_calm_s(self, parties: Collection[str], begin: float, end: float) -> float:
-        """Returns the longest time between two seconds in which none of some parties was away."""
-        away = sorted((each.begin, each.end) for each in self.absences if each.who in parties)
+    def longest_calm_s(
+        self, parties: Collection[str], begin: float, end: float, *, enough_s: float = math.inf
+    ) -> float:
+        """Returns the longest time between two seconds in which none of some parties was away.
+
+        Args:
+            parties: Processes and wires.
+            begin: Monotonic second.
+            end: Monotonic second.
+            enough_s: Whatever is longer serves as well as the longest.
+        """
         longest_s, calm_since = 0.0, begin
-        for went_at, back_at in away:
-            longest_s = max(longest_s, min(went_at, end) - calm_since)
-            calm_since = max(calm_since, back_at)
+        for went_at, back_at in self._away_between(parties, begin, end):
+            longest_s = max(longest_s, went_at - calm_since)
+            if longest_s > enough_s:
+                return longest_s
+            calm_since = back_at
         return max(longest_s, end - calm_since)
 
     def away_s(self, parties: Collection[str], begin: float, end: float) -> float:
         """Returns for how much of the time between two seconds at least one of some parties was away."""
-        away = sorted((each.begin, each.end) for each in self.absences if each.who in parties)
-        total_s, counted_to = 0.0, begin
-        for went_at, back_at in away:
-            total_s += max(0.0, min(back_at, end) - max(went_at, counted_to))
-            counted_to = max(counted_to, back_at)
-        return total_s
+        between = self._away_between(parties, begin, end)
+        return sum(max(0.0, min(back_at, end) - max(went_at, begin)) for went_at, back_at in between)
+
+    def _away_between(self, parties: Collection[str], begin: float, end: float) -> Iterator[tuple[float, float]]:
+        """Yields the times between two seconds in which at least one of some parties was away, none twice."""
+        away = self._away_of(frozenset(parties))
+        first = bisect.bisect_right(away, begin, key=lambda each: each[1])
+        return itertools.takewhile(lambda each: each[0] < end, itertools.islice(away, first, None))
+
+    def _away_of(self, parties: frozenset[str]) -> list[tuple[float, float]]:
+        if parties not in self._away:
+            merged: list[tuple[float, float]] = []
+            for went_at, back_at in sorted(
+                (each.begin, each.end) for each in self.absences if each.who in parties
+            ):
+                if merged and went_at <= merged[-1][1]:
+                    merged[-1] = (merged[-1][0], max(merged[-1][1], back_at))
+                else:
+                    merged.append((went_at, back_at))
+            self._away[parties] = merged
+        return self._away[parties]
 
     def faults(self, victim: str, *kinds: str, until: float) -> list[Injected]:
         """Returns the faults of some kinds that a victim had met by a second."""

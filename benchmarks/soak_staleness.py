@@ -109,7 +109,7 @@ class Words:
         if since <= word.over_at or word.is_said_once:
             return word.line.at <= until and since <= word.over_at
         way = (wire_of(word.who), DAEMON)
-        return self._evidence.longest_calm_s(way, word.over_at, since) <= ANSWER_S
+        return self._evidence.longest_calm_s(way, word.over_at, since, enough_s=ANSWER_S) <= ANSWER_S
 
     def of_key(self, trouble: Trouble) -> list[Word]:
         """Returns the calls by which a trouble's key may have come to where the trouble met it.
