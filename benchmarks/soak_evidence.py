@@ -110,6 +110,13 @@ class Evidence:
         self._lives = lives
         self.absences = tuple(self._find_absences())
         self._away: dict[frozenset[str], list[tuple[float, float]]] = {}
+        self._did_of: dict[str, list[TrainerLine]] = {}
+        for did_line in did:
+            self._did_of.setdefault(did_line.key, []).append(did_line)
+        self._told_of: dict[tuple[str, str], list[OrchestratorLine]] = {}
+        for who, lines in told.items():
+            for line in lines:
+                self._told_of.setdefault((who, line.key), []).append(line)
 
     def _find_absences(self) -> Iterator[Absence]:
         for each in self.injected:
@@ -186,8 +193,11 @@ class Evidence:
 
     def book_of(self, trouble: Trouble) -> list[OrchestratorLine]:
         """Returns what its orchestrator had written of a trouble's key until then, with the trouble itself."""
-        lines = self.told.get(trouble.who, ())
-        return [line for line in lines if line.key == trouble.key and line.at <= trouble.at]
+        return [line for line in self._told_of.get((trouble.who, trouble.key), ()) if line.at <= trouble.at]
+
+    def did_of(self, key: str) -> Sequence[TrainerLine]:
+        """Returns what the trainer had written of a key, in order."""
+        return self._did_of.get(key, ())
 
     def took_s(self, trouble: Trouble) -> float:
         """Returns the seconds since the line before of a trouble's key, at which its call began; 0 without one."""
@@ -222,12 +232,12 @@ class Evidence:
 
     def was_trained_before(self, trouble: Trouble) -> bool:
         """Tells whether the trainer had trained a trouble's key to its end."""
-        return any(line.what is Did.END and line.key == trouble.key and line.at <= trouble.at for line in self.did)
+        return any(line.what is Did.END and line.at <= trouble.at for line in self.did_of(trouble.key))
 
     def trainers_that_had_it(self, trouble: Trouble) -> set[int]:
         """Returns the lives of the trainer that had a trouble's key on their device, by their book."""
-        had = (line for line in self.did if line.what in (Did.TRANSFER, Did.BEGIN) and line.at <= trouble.at)
-        return {line.life for line in had if line.key == trouble.key}
+        had = (Did.TRANSFER, Did.BEGIN)
+        return {line.life for line in self.did_of(trouble.key) if line.what in had and line.at <= trouble.at}
 
     def trainer_that_had_it_ended(self, trouble: Trouble) -> bool:
         """Tells whether the life of the trainer was ended that had a trouble's key.

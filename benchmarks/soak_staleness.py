@@ -164,7 +164,7 @@ def _may_be_dropped(trouble: Trouble, evidence: Evidence) -> bool:
 
 
 def _was_consumed(key: str, reset: Word, evidence: Evidence) -> bool:
-    return any(line.what is Did.HEARD and line.key == key and line.at < reset.line.at for line in evidence.did)
+    return any(line.what is Did.HEARD and line.at < reset.line.at for line in evidence.did_of(key))
 
 
 def _had_expired(call: Word, at: float) -> bool:
