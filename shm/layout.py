@@ -100,9 +100,13 @@ class SlotHeader:
 
 
 def write_field(buffer: memoryview, name: str, value: int | bytes) -> None:
-    """Stores one header field."""
+    """Stores one header field.
+
+    In one copy: `pack_into` writes zeros first, and a daemon killed in between would leave a FREE slot.
+    """
     field = HEADER_FIELDS[name]
-    struct.pack_into(field.format, buffer, field.offset, value)
+    packed = struct.pack(field.format, value)
+    buffer[field.offset : field.offset + len(packed)] = packed
 
 
 def write_envelope(buffer: memoryview, envelope: bytes, generation: int, body_bytes: int) -> None:
