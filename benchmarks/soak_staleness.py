@@ -20,7 +20,7 @@ from forebay.wire import RefusalCode
 from .soak_evidence import Evidence, Trouble, wire_of
 from .soak_faults import DAEMON, KILL, MAX_VERSIONS_BEHIND, TERM, TRAINER
 from .soak_parties import RETRY_S
-from .soak_words import GONE, Did, OrchestratorLine, Told, TrainerLine
+from .soak_words import GONE, STALE, Did, OrchestratorLine, Told, TrainerLine
 
 ANSWER_S: Final = 1.0
 """For an answer, with all there: to dial (0.1 s), to say hello and repeat (0.3 s each), and busy processors."""
@@ -213,13 +213,21 @@ def _wrongs(
     evidence: Evidence,
 ) -> Iterator[str]:
     told = gone.get(transfer.key)
-    if told is not None and told.at < transfer.at:
+    if told is not None and told.at < transfer.at and not _replaced_nothing(told, calls.get(transfer.key, ())):
         yield f"after it was told {told.what}"
     before = [word for word in calls.get(transfer.key, ()) if word.line.at <= transfer.at]
     if before and _expired_before(transfer, before[-1], evidence):
         yield "after it had expired"
     if before and _was_behind_before(transfer, before[-1], words, evidence):
         yield "though it was behind"
+
+
+def _replaced_nothing(told: OrchestratorLine, calls: Sequence[Word]) -> bool:
+    """Tells whether a call was refused as stale, and one before it may have staged its key, which then stays."""
+    before = [call for call in calls if call.line.at <= told.at]
+    if told.code != STALE or not before or before[-1].answer is not told:
+        return False
+    return any(call.answer is None or call.answer.what is not Told.REFUSED for call in before[:-1])
 
 
 def _expired_before(transfer: TrainerLine, call: Word, evidence: Evidence) -> bool:

@@ -289,3 +289,17 @@ def test_a_version_binds_no_longer_than_the_daemon_knows_it_and_its_trainer_can_
         assert wrongs(here, 14.0, there=told_6, injected=hits, processes=early) == ["though it was behind"]
     for who, expected in ((TRAINER, []), (DAEMON, []), (HERE, ["though it was behind"])):
         assert wrongs(here, 14.0, there=told_6, injected=[hit(STOP, who, 12.5, 1.0)]) == expected
+
+
+@pytest.mark.parametrize("first", [[], [told(10.1, Told.REFUSED, "a", code="no_slot")]])
+def test_a_stale_call_replaces_nothing_so_that_what_an_earlier_one_may_have_staged_is_trained(
+    first: list[OrchestratorLine],
+) -> None:
+    here = [told(10.0, Told.ATTEMPT, "a"), *first, told(19.9, Told.ATTEMPT, "a")]
+    here.append(told(20.0, Told.DROPPED, "a", code=STALE))
+    assert bool(wrongs(here, 20.1)) == bool(first), "only where the earlier call was refused"
+
+
+def test_a_key_that_was_staged_and_then_told_stale_is_not_trained_though_an_earlier_call_got_no_answer() -> None:
+    here = [told(10.0, Told.ATTEMPT, "a"), *staged(15.0), told(20.0, Told.DROPPED, "a", code=STALE)]
+    assert wrongs(here, 20.1)
