@@ -96,7 +96,7 @@ def _result(
             for name, keys in suspects.items()
             if keys
         },
-        daemon_starts_s=found.daemon_starts_s,
+        daemon_starts_at_s=found.daemon_starts_at_s,
         left_behind=[f"{path}: {count} bytes" for path, count in found.left_behind.items()] + found.stuck,
         left_out=left_out,
         stand_ins=list(_STAND_INS),

@@ -77,8 +77,8 @@ class SoakResult(msgspec.Struct, frozen=True, kw_only=True):
         explained: How often a trouble was explained, by the trouble and why.
         unexplained: Each trouble that no fault explains, in words.
         suspects: What the books say of keys behind `lost`, `duplicated` and `wrong_bytes`, some of them. Where a
-            daemon began anew in between, the plan and `daemon_starts_s` tell.
-        daemon_starts_s: Seconds from the plan's begin at which each daemon was at work.
+            daemon began anew in between, the plan and `daemon_starts_at_s` tell.
+        daemon_starts_at_s: Seconds from the plan's begin at which each daemon was at work.
         left_behind: What was found after the end.
         left_out: What could not be injected, and why.
         stand_ins: What stood for something else.
@@ -110,7 +110,7 @@ class SoakResult(msgspec.Struct, frozen=True, kw_only=True):
     explained: dict[str, int]
     unexplained: list[str]
     suspects: dict[str, list[str]]
-    daemon_starts_s: list[float]
+    daemon_starts_at_s: list[float]
     left_behind: list[str]
     left_out: list[str]
     stand_ins: list[str]

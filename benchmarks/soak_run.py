@@ -42,7 +42,7 @@ class RunResult:
         injected: Every fault that was.
         lives: The processes of each party.
         troubles: What the processes themselves show: exit codes, log lines, a watchdog.
-        daemon_starts_s: Seconds from the plan's begin at which each daemon was at work.
+        daemon_starts_at_s: Seconds from the plan's begin at which each daemon was at work.
         stuck: Slots that are not FREE, in words.
         left_behind: Path and bytes.
         beyond_limit_bytes: The most that the pool took beyond its limit.
@@ -54,7 +54,7 @@ class RunResult:
     injected: list[Injected] = dataclasses.field(default_factory=list)
     lives: dict[str, list[Life]] = dataclasses.field(default_factory=dict)
     troubles: list[Trouble] = dataclasses.field(default_factory=list)
-    daemon_starts_s: list[float] = dataclasses.field(default_factory=list)
+    daemon_starts_at_s: list[float] = dataclasses.field(default_factory=list)
     stuck: list[str] = dataclasses.field(default_factory=list)
     left_behind: dict[str, int] = dataclasses.field(default_factory=dict)
     beyond_limit_bytes: int = 0
@@ -229,7 +229,7 @@ class Run:
         result.left_behind = self._place.left_behind()
         result.lives = {party.name: party.lives for party in self._parties.values()}
         starts = [life.at_work_at for life in result.lives[DAEMON] if life.at_work_at]
-        result.daemon_starts_s = [round(at - result.began_at, 2) for at in starts]
+        result.daemon_starts_at_s = [round(at - result.began_at, 2) for at in starts]
         for at, words in self._injection.got:
             result.troubles.append(Trouble(at=at, who="stranger", kind="stranger", name="let_in", words=words))
         for party in self._parties.values():
