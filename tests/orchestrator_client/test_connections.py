@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import socket
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from forebay.wire import CONNECT_TIMEOUT_MS, CONTROL_HEARTBEAT_TIMEOUT_MS, HEART
 
 from ..sockets.full_endpoint import full_endpoint
 from ..sockets.key_files import KeyFiles
+from .hanging_up import hanging_up
 
 SHORT_S = 1.0
 """Seconds after which a client gives up that can never be let in."""
@@ -61,28 +60,7 @@ def test_a_full_daemon_is_told_from_one_that_is_elsewhere(shm_dir: Path, tmp_pat
 
 @pytest.mark.parametrize("kind", ["ipc", "tcp"])
 def test_who_is_hung_up_on_in_the_handshake_is_asked_for_keys_at_tcp_alone(shm_dir: Path, kind: str) -> None:
-    family = socket.AF_UNIX if kind == "ipc" else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.bind(str(shm_dir / "control") if kind == "ipc" else ("127.0.0.1", 0))
-        listener.listen()
-        port = "" if kind == "ipc" else listener.getsockname()[1]
-
-        def hang_up() -> None:
-            # Until the listener is shut down.
-            while True:
-                try:
-                    caller, _ = listener.accept()
-                except OSError:
-                    return
-                with caller:
-                    caller.recv(1)
-
-        thread = threading.Thread(target=hang_up)
-        thread.start()
-        try:
-            words = words_of_failure(f"ipc://{shm_dir}/control" if kind == "ipc" else f"tcp://127.0.0.1:{port}")
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    with hanging_up(shm_dir / "control" if kind == "ipc" else None) as address:
+        words = words_of_failure(address)
     assert ("if it has keys, set client_key_file" in words) == (kind == "tcp")
     assert "start one (forebay serve)" not in words, "there is one"
