@@ -15,7 +15,6 @@ from forebay.wire import (
     Offer,
     chunk_checksum,
     decode_manifest,
-    place_leaves,
 )
 
 from .actions import Address
@@ -45,22 +44,20 @@ def offered_batch(offer: Offer, sender: Address, client: Client, limits: Limits,
         TreeError: The manifest is not accepted; a TooLargeError if only for its size.
     """
     manifest = decode_manifest(offer.manifest, limits)
-    leaf_bytes = tuple(leaf.nbytes for leaf in manifest.leaves)
-    body_bytes = place_leaves(leaf_bytes)[1]
     envelope = _envelope_of(offer, now)
     return MicroBatch(
         queue=offer.queue,
         key=offer.key,
         attempt=offer.attempt,
         envelope=msgspec.msgpack.encode(envelope),
-        leaf_bytes=leaf_bytes,
+        leaf_bytes=manifest.leaf_bytes,
         payload_bytes=manifest.payload_bytes,
-        body_bytes=body_bytes,
+        body_bytes=manifest.body_bytes,
         sender=sender,
         client=client,
         offer_id=offer.id,
         deadline=now + offer.wait_s,
-        body=offer.body if _has_right_body(offer, body_bytes, limits) else b"",
+        body=offer.body if _has_right_body(offer, manifest.body_bytes, limits) else b"",
         since=now,
         offered_at=envelope.offered_at,
         expires_at=math.inf if envelope.expires_at is None else envelope.expires_at,

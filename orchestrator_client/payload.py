@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from forebay.wire import Array, FlatTree, Limits, Manifest, Span, describe, place_leaves
+from forebay.wire import Array, FlatTree, Limits, Manifest, Span, describe
 
 from .codec_choice import AS_IT_IS, CodecChoice
 
@@ -51,9 +51,8 @@ class Payload:
 
     def body(self) -> bytes:
         """Returns the whole body, a copy; for small ones."""
-        leaf_bytes = [len(leaf) for leaf in self.leaves]
-        offsets, body_bytes = place_leaves(leaf_bytes)
-        return bytes(self.read(Span(0, body_bytes, 0, len(leaf_bytes)), offsets))
+        manifest = self.manifest
+        return bytes(self.read(Span(0, manifest.body_bytes, 0, len(self.leaves)), manifest.offsets))
 
     def read(self, span: Span, offsets: Sequence[int]) -> memoryview:
         """Returns a span's bytes: a view of one leaf, or small leaves packed with zeroed gaps."""

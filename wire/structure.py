@@ -196,17 +196,20 @@ def checked_static(value: Any, limits: Limits, path: str, depth: int = 0) -> Any
         TreeError: Of a type, size or depth that cannot travel.
     """
     check_place(depth, limits, path)
-    if type(value) in (tuple, list):
+    cls = type(value)
+    if cls is str and value.isascii():
+        return value
+    if cls in (tuple, list):
         return tuple(checked_static(item, limits, path, depth + 1) for item in value)
-    if type(value) not in _STATIC_TYPES:
+    if cls not in _STATIC_TYPES:
         raise TreeError(
             f"{path} cannot travel as a static value",
-            got=type(value).__name__,
+            got=cls.__name__,
             limit="None, bool, int, float, str and tuples of them",
         )
-    if type(value) is int and not _INT_MIN <= value <= _INT_MAX:
+    if cls is int and not _INT_MIN <= value <= _INT_MAX:
         raise TreeError(f"{path} is an integer out of range", got=value, limit="-2**63 to 2**64-1")
-    if type(value) is str and not _is_unicode(value):
+    if cls is str and not _is_unicode(value):
         raise TreeError(f"{path} is a string that UTF-8 cannot hold", got=ascii(value))
     return value
 

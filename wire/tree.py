@@ -148,7 +148,7 @@ class _Flattener:
         return self._visit_all(children, depth)
 
     def _visit_all(self, children: Iterable[tuple[str, Any]], depth: int) -> tuple[Node, ...]:
-        return tuple(self.visit(value, path, depth + 1) for path, value in children)
+        return tuple([self.visit(value, path, depth + 1) for path, value in children])
 
 
 def _field(tree: Any, name: str, path: str) -> Any:

@@ -328,3 +328,43 @@ def test_a_manifest_of_many_children_below_a_long_key_takes_no_multiple_of_its_s
     finally:
         tracemalloc.stop()
     assert peak < 50 * len(encoded)  # their paths would take 900 bytes each
+
+
+# --- one that was right is not looked at again ---
+
+
+def small_frame(tree: Any) -> bytes:
+    return describe(flatten(tree, registry=REGISTRY, limits=LIMITS), LIMITS).encode(LIMITS)
+
+
+def test_equal_bytes_give_the_manifest_that_was_checked_already() -> None:
+    frame = small_frame({"step": (1, 2), "ids": np.zeros(3)})
+    assert decode_manifest(bytes(bytearray(frame)), LIMITS) is decode_manifest(frame, LIMITS)
+
+
+def test_what_one_side_accepts_is_checked_again_against_other_limits() -> None:
+    frame = small_frame({"ids": np.zeros(2_000)})
+    decode_manifest(frame, LIMITS)
+    with pytest.raises(TreeError, match="is larger than"):
+        decode_manifest(frame, msgspec.structs.replace(LIMITS, max_micro_batch_bytes=15_999))
+
+
+def test_a_manifest_that_is_refused_is_refused_each_time() -> None:
+    for _ in range(3):
+        assert "unknown codec" in refused(encoded(LEAF, [["int8", [1], "zip", 1]]))
+
+
+def test_manifests_of_many_shapes_do_not_add_up() -> None:
+    def leaves_below_a_long_key(number: int) -> bytes:
+        key = f"{number:0>1000}"
+        return encoded(["d", [key], [["l", [LEAF] * 400]]], [["int8", [], "raw", 1]] * 400)
+
+    assert len(leaves_below_a_long_key(0)) < 8 << 10
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            decode_manifest(leaves_below_a_long_key(number), Limits())
+        now = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert now < 20 << 20  # the paths of all of them would take 80 MB
