@@ -34,6 +34,7 @@ class About:
         data_endpoint: Where chunks go, as told to orchestrators.
         data_protection: What guards it, as told to them.
         started: Monotonic second of its start.
+        max_private_bytes: Of private memory, at which it ends; 0 for no bound.
     """
 
     software: str
@@ -41,6 +42,7 @@ class About:
     data_endpoint: str
     data_protection: DataProtection
     started: float
+    max_private_bytes: int = 0
 
 
 class Answers:
@@ -57,14 +59,14 @@ class Answers:
         self._staleness = staleness
         self._about = about
 
-    def hello(self, sender: Address, request: Hello) -> None:
+    def hello(self, sender: Address, request: Hello, now: float) -> None:
         """Knows an orchestrator or inspector from now on, if it speaks this protocol."""
         book = self._book
         if request.version != PROTOCOL_VERSION:
             words = f"client speaks protocol {request.version}, daemon {PROTOCOL_VERSION}"
             book.out.refuse(sender, request.id, RefusalCode.VERSION, words)
             return
-        book.peers.greet(sender, request.peer)
+        book.peers.greet(sender, request.peer, now)
         welcome = Welcome(
             id=request.id,
             version=PROTOCOL_VERSION,
@@ -97,6 +99,7 @@ class Answers:
             software=self._about.software,
             pool=self._about.pool,
             started=self._about.started,
+            max_private_bytes=self._about.max_private_bytes,
             now=now,
         )
         self._book.out.do(Reply(sender, status))

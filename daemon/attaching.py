@@ -17,7 +17,7 @@ from forebay.wire import (
 )
 
 from .actions import Address, ForgetHolder, Level, Reply
-from .book import Book
+from .book import Book, who
 from .lending import Lending
 from .micro_batch import FoundSlot, MicroBatch
 from .on_device import Told, are_names, learn_on_device, why_too_many
@@ -102,9 +102,9 @@ class Attaching:
             return ""
         if present.address is None and self._book.attachments.find(request.holder) is not None:
             return ""  # both were found there, and the other is not attached
-        who = present.peer
+        peer = present.peer
         return (
-            f"queue {request.queue!r} has a live trainer: {who.name} pid {who.pid} on {who.host},"
+            f"queue {request.queue!r} has a live trainer: {peer.name} pid {peer.pid} on {peer.host},"
             f" for {now - present.since:.1f} s"
         )
 
@@ -113,7 +113,7 @@ class Attaching:
         attachment = queue.attachment = self._book.attachments.know(queue, request.holder, peer, now)
         attachment.address, attachment.peer = address, peer
         attachment.credit_total = attachment.lent_total = 0
-        out.log(Level.INFO, "attach", queue=queue.name, peer=peer.name, pid=request.peer.pid)
+        out.log(Level.INFO, "attach", queue=queue.name, **who(peer))
         attached = Attached(id=request.id, epoch=self._book.epoch, limits=self._book.settings.limits)
         out.do(Reply(address, attached))
         return attachment
@@ -128,7 +128,7 @@ class Attaching:
         _, attachment = found
         attachment.address = None
         for batch in attachment.lent.values():
-            self._book.quarantine(batch, request.holder)
+            self._book.quarantine(batch, attachment)
         self._lose_on_device(attachment, now, "its trainer detached before it was finished")
         self._book.out.do(Reply(address, Done(id=request.id)))
 
@@ -139,18 +139,19 @@ class Attaching:
             return
         queue, attachment = found
         for batch in attachment.lent.values():
-            self._take_back(batch, holder, now)
-        who = attachment.peer
-        reason = f"its trainer, {who.name} pid {who.pid} on {who.host}, died before it was finished"
+            self._take_back(batch, attachment, now)
+        peer = attachment.peer
+        reason = f"its trainer, {peer.name} pid {peer.pid} on {peer.host}, died before it was finished"
         self._lose_on_device(attachment, now, reason)
-        self._book.out.log(Level.INFO, "detach", queue=queue.name, peer=who.name, pid=who.pid)
+        self._book.out.log(Level.INFO, "detach", queue=queue.name, **who(peer))
+        queue.left(peer, now)
         self._book.out.do(ForgetHolder(holder))
         if queue.attachment is attachment:
             queue.attachment = next(self._book.attachments.at(queue), None)
             self._book.queues.forget_if_unused(queue.name)
         self._lending.lend(queue, now)  # to the other of two holders
 
-    def _take_back(self, batch: MicroBatch, holder: str, now: float) -> None:
+    def _take_back(self, batch: MicroBatch, holder: Attachment, now: float) -> None:
         self._book.quarantine(batch, holder)
         self._book.ready_again(batch)
         if batch.was_trained:

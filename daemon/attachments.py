@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from forebay.wire import Peer, RefusalCode
 
 from .actions import Address, WatchHolder
+from .micro_batch import MicroBatch
 from .outbox import Outbox
 from .train_queue import Attachment, TrainQueue
 
@@ -45,6 +46,13 @@ class Attachments:
     def find(self, holder: str) -> tuple[TrainQueue, Attachment] | None:
         """Returns a holder's queue and attachment, if it has one."""
         return self._by_holder.get(holder)
+
+    def holding(self, batch: MicroBatch) -> Attachment | None:
+        """Returns the trainer that has a micro-batch, in a slot or on its device."""
+        for attachment in self:
+            if attachment.lent.get(batch.slot) is batch or attachment.on_device.get(batch.key) is batch:
+                return attachment
+        return None
 
     def pop(self, holder: str) -> tuple[TrainQueue, Attachment] | None:
         """Forgets a holder whose lock is free; returns what `find` would have."""

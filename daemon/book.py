@@ -18,6 +18,7 @@ from forebay.wire import (
 
 from .actions import Level
 from .attachments import Attachments
+from .history import History
 from .ledger_settings import LedgerSettings
 from .micro_batch import MicroBatch
 from .outbox import Outbox
@@ -25,6 +26,7 @@ from .outcomes import Outcomes
 from .peers import Peers
 from .queues import Queues
 from .slot_moves import SlotMoves
+from .train_queue import Attachment
 from .waits import Waits
 
 _WITH_TRAINER = (SlotState.LENT, SlotState.QUARANTINED)
@@ -41,6 +43,7 @@ class Book:
         epoch: This run of the daemon.
 
     Attributes:
+        history: What has happened lately.
         out: What was decided.
         batches: Every micro-batch that is alive, by queue and key, oldest offer first.
         outcomes: What is remembered of those that are over.
@@ -49,7 +52,10 @@ class Book:
         waits: See `Waits`.
         slot_moves: See `SlotMoves`.
         peers: Orchestrators and inspectors that said hello.
-        draining: Whether no new offers are taken.
+        is_stopping: Whether the daemon stops: no new offers are taken.
+        is_drained: Whether an operator said that no new offers are taken.
+        paused: Queues of which nothing is lent, by an operator's order; an empty name stands for all.
+        private_bytes: Private memory of this process when it was looked at last.
     """
 
     def __init__(
@@ -60,8 +66,12 @@ class Book:
         self.incoming = incoming
         self.me = me
         self.epoch = epoch
-        self.draining = False
-        self.out = Outbox()
+        self.is_stopping = False
+        self.is_drained = False
+        self.paused: set[str] = set()
+        self.private_bytes = 0
+        self.history = History(settings.remembered_events)
+        self.out = Outbox(self.history, settings.least_level)
         self.batches: dict[tuple[str, str], MicroBatch] = {}
         self.outcomes = Outcomes(settings.remembered_keys, self.out)
         self.queues = Queues(settings.max_queues, self.batches)
@@ -93,6 +103,22 @@ class Book:
             return True
         return batch.slot >= 0 and self.slots[batch.slot].state in _WITH_TRAINER
 
+    @property
+    def draining(self) -> bool:
+        """Whether no new offers are taken."""
+        return self.is_stopping or self.is_drained
+
+    @property
+    def why_draining(self) -> str:
+        """In words."""
+        if self.is_stopping:
+            return "the daemon is shutting down"
+        return "an operator drains the daemon: it takes nothing in until it is resumed (forebay resume)"
+
+    def is_paused(self, queue: str) -> bool:
+        """Tells whether an operator holds a queue back."""
+        return bool(self.paused) and (queue in self.paused or "" in self.paused)
+
     def next_sequence(self, at_least: int = 0) -> int:
         """Returns a place behind all those given so far."""
         self._sequence = max(self._sequence + 1, at_least)
@@ -103,8 +129,13 @@ class Book:
     def move(self, batch: MicroBatch, event: MicroBatchEvent, now: float, reason: str = "") -> None:
         """Moves a micro-batch and tells those who await it."""
         batch.move(event, now, reason)
-        self.out.log(Level.DEBUG, batch.state.value, queue=batch.queue, key=batch.key, slot=batch.slot)
+        self.log(Level.DEBUG, batch.state.value, batch, reason=reason)
         self.waits.answer(batch)
+
+    def log(self, level: Level, event: str, batch: MicroBatch, **fields: object) -> None:
+        """Logs something about a micro-batch."""
+        about = {"queue": batch.queue, "key": batch.key, "slot": batch.slot, "generation": batch.generation}
+        self.out.log(level, event, **about, **fields)
 
     def publish(self, batch: MicroBatch, now: float) -> None:
         """Makes a filled slot READY, at the end of its queue or in the place that it inherited."""
@@ -118,20 +149,29 @@ class Book:
         self.out.counters["published"] += 1
         self.out.counters["published_bytes"] += batch.payload_bytes
 
-    def lend(self, batch: MicroBatch, holder: str) -> None:
-        """Lends a READY slot to a holder."""
+    def lend(self, batch: MicroBatch, to: Attachment, now: float) -> None:
+        """Lends a READY slot to a trainer."""
         self.queues.of(batch.queue).remove(batch)
-        self.slot_moves.apply(batch, SlotEvent.LEND, holder=holder)
+        self.slot_moves.apply(batch, SlotEvent.LEND, holder=to.holder)
+        batch.lent_at = now
+        self.log(Level.DEBUG, "lent", batch, **who(to.peer))
 
-    def quarantine(self, batch: MicroBatch, holder: str) -> None:
+    def release(self, batch: MicroBatch) -> None:
+        """Frees the slot that a trainer needs no longer."""
+        self.log(Level.DEBUG, "released", batch)
+        self.slot_moves.give_back(batch, SlotEvent.RELEASE)
+
+    def quarantine(self, batch: MicroBatch, holder: Attachment) -> None:
         """Takes a slot away from a holder that may still read it, unless that was done before."""
         if self.slots[batch.slot].state is SlotState.LENT:
-            self.slot_moves.apply(batch, SlotEvent.HOLDER_DIED, holder=holder)
+            self.slot_moves.apply(batch, SlotEvent.HOLDER_DIED, holder=holder.holder)
+            self.log(Level.INFO, "quarantined", batch, **who(holder.peer))
 
     def ready_again(self, batch: MicroBatch) -> None:
         """Puts a quarantined slot back in its old place, once its holder's lock is free."""
         self.slot_moves.apply(batch, SlotEvent.HOLDER_LOCK_FREE)
-        batch.was_told_stale = False
+        batch.was_told_stale, batch.lent_at = False, 0.0
+        self.log(Level.INFO, "returned", batch)
         self.queues.of(batch.queue).insert(batch)
 
     # Ends.
@@ -181,3 +221,8 @@ class Book:
         self.out.counters[f"finished_{batch.state}"] += 1
         if batch.state in GONE:
             self.out.log(Level.WARNING, batch.state.value, queue=batch.queue, key=batch.key, reason=reason)
+
+
+def who(peer: Peer | None) -> dict[str, object]:
+    """Returns the fields in which the log tells of a peer; none for nobody."""
+    return {} if peer is None else {"peer": peer.name, "pid": peer.pid, "host": peer.host}

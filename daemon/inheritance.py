@@ -39,14 +39,20 @@ class Inheritance:
         key = (outcome.queue, outcome.key)
         if outcome.was_reset:
             self._was_reset.add((*key, outcome.attempt))
+        elif outcome.is_forgotten:
+            self._on_device.pop(key, None)
+            self._supersede(key)
         elif outcome.state is MicroBatchState.ON_DEVICE:
             self._on_device[key] = outcome
         else:
             self._on_device.pop(key, None)
-            before = self._over.pop(key, None)  # so that the last to end comes last
-            if before is not None and before.code is not None:
-                self._superseded.append(before)
+            self._supersede(key)  # so that the last to end comes last
             self._over[key] = outcome
+
+    def _supersede(self, key: Key) -> None:
+        before = self._over.pop(key, None)
+        if before is not None and before.code is not None:
+            self._superseded.append(before)
 
     def enter(self, book: Book, attaching: Attaching, found_slots: Sequence[FoundSlot], now: float) -> None:
         """Enters all of it into a new daemon's books."""

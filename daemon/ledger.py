@@ -20,18 +20,26 @@ from forebay.wire import (
     ControlRequest,
     DataProtection,
     Detach,
+    Drain,
     FindPool,
     Finished,
+    Forget,
+    GetEvents,
     GetStatus,
     Goodbye,
     Hello,
     Incoming,
+    Inspection,
     MicroBatchState,
     Offer,
+    Order,
+    Pause,
+    Peek,
     Peer,
     Promoted,
     RefusalCode,
     Reset,
+    Resume,
     TrainerRequest,
     Want,
 )
@@ -43,9 +51,11 @@ from .book import Book
 from .dropping import Dropping
 from .filling import Filling
 from .inheritance import Inheritance
+from .inspecting import Inspecting
 from .ledger_settings import LedgerSettings
 from .lending import Lending
 from .micro_batch import FoundSlot
+from .operating import Operating
 from .rights import lacking
 from .staging import Staging
 from .staleness import Staleness
@@ -65,6 +75,7 @@ class Ledger:
         pool: The pool's folder, as told to trainers.
         data_endpoint: Where chunks go, as told to orchestrators.
         data_protection: What guards it, as told to them.
+        max_private_bytes: Of private memory, at which the daemon ends; 0 for no bound.
         now: Monotonic second of the start.
     """
 
@@ -80,6 +91,7 @@ class Ledger:
         pool: str,
         data_endpoint: str,
         data_protection: DataProtection = DataProtection.NONE,
+        max_private_bytes: int = 0,
         now: float,
     ) -> None:
         self._book = book = Book(settings, slots, incoming, me, epoch)
@@ -89,6 +101,7 @@ class Ledger:
             data_endpoint=data_endpoint,
             data_protection=data_protection,
             started=now,
+            max_private_bytes=max_private_bytes,
         )
         self._staleness = Staleness(book)
         self._answers = Answers(book, self._staleness, about)
@@ -98,6 +111,8 @@ class Ledger:
         self._line = WaitingLine(book, self._filling)
         self._staging = Staging(book, self._staleness, self._line, self._filling)
         self._dropping = Dropping(book)
+        self._inspecting = Inspecting(book, self._staleness)
+        self._operating = Operating(book, self._line, self._lending)
 
     def __repr__(self) -> str:
         return f"Ledger({self._book.slots!r}, queues={list(self._book.queues)!r})"
@@ -115,6 +130,7 @@ class Ledger:
 
     def adopt(self, found_slots: Sequence[FoundSlot], outcomes: Sequence[Outcome], now: float) -> list[Action]:
         """Takes over what an adopted pool holds, slots and journal; called once, before any other event."""
+        self._book.out.now = now
         Inheritance(outcomes).enter(self._book, self._attaching, found_slots, now)
         self._staleness.adopted(now)
         return self._book.out.take()
@@ -125,12 +141,13 @@ class Ledger:
         self, sender: Address, request: ControlRequest, now: float, client: Client = TRUSTED
     ) -> list[Action]:
         """Handles a message from an orchestrator or inspector, as far as its client may say it."""
+        self._book.out.now = now
         words = lacking(client, request)
         if words:
             self._book.out.refuse(sender, request.id, RefusalCode.NOT_ALLOWED, words)
         elif isinstance(request, Hello):
-            self._answers.hello(sender, request)
-        elif not self._book.peers.hear(sender):
+            self._answers.hello(sender, request, now)
+        elif not self._book.peers.hear(sender, now):
             words = "say hello first; the daemon may have restarted"
             self._book.out.refuse(sender, request.id, RefusalCode.HELLO_FIRST, words)
         else:
@@ -139,6 +156,10 @@ class Ledger:
 
     def _known_control(self, sender: Address, request: ControlRequest, now: float, client: Client) -> None:
         match request:
+            case GetStatus() | Peek() | GetEvents():
+                self._inspect(sender, request, now)
+            case Drain() | Pause() | Resume() | Forget():
+                self._operate(sender, request, now)
             case Offer():
                 self._staging.offer(sender, request, now, client)
             case Abandon():
@@ -149,8 +170,26 @@ class Ledger:
                 self._staleness.advance(sender, request, now)
             case Await():
                 self._answers.wait(sender, request, now)
+
+    def _inspect(self, sender: Address, request: Inspection, now: float) -> None:
+        match request:
             case GetStatus():
                 self._answers.status(sender, request, now)
+            case Peek():
+                self._inspecting.peek(sender, request, now)
+            case GetEvents():
+                self._inspecting.events(sender, request, now)
+
+    def _operate(self, sender: Address, request: Order, now: float) -> None:
+        match request:
+            case Drain():
+                self._operating.drain(sender, request, now)
+            case Pause():
+                self._operating.pause(sender, request)
+            case Resume():
+                self._operating.resume(sender, request, now)
+            case Forget():
+                self._operating.forget(sender, request, now)
 
     def trainer(
         self, sender: Address, request: TrainerRequest, now: float, *, holder_fault: str = ""
@@ -163,6 +202,7 @@ class Ledger:
             now: Monotonic second.
             holder_fault: Why the lock that an `Attach` names cannot stand for the trainer; empty if it can.
         """
+        self._book.out.now = now
         match request:
             case FindPool():
                 self._answers.find_pool(sender, request)
@@ -185,6 +225,7 @@ class Ledger:
 
     def filled(self, arrivals: Arrivals, now: float) -> list[Action]:
         """Hears that the last chunk of a micro-batch lies in its slot, all checksums right."""
+        self._book.out.now = now
         self._filling.filled(arrivals, now)
         return self._decided(now)
 
@@ -192,26 +233,35 @@ class Ledger:
 
     def reserved(self, slot: int, file_bytes: int, now: float) -> list[Action]:
         """Hears that a slot's file has grown to `file_bytes`."""
+        self._book.out.now = now
         self._line.reserved(slot, file_bytes, now)
         return self._book.out.take()
 
     def reserve_failed(self, slot: int, words: str, now: float) -> list[Action]:
         """Hears that a slot's file could not grow, and why."""
+        self._book.out.now = now
         self._line.reserve_failed(slot, words, now)
         return self._decided(now)
 
+    def memory(self, private_bytes: int) -> None:
+        """Hears how much private memory this process has."""
+        self._book.private_bytes = private_bytes
+
     def holder_free(self, holder: str, now: float) -> list[Action]:
         """Hears that nobody holds a trainer's lock any more."""
+        self._book.out.now = now
         self._attaching.holder_free(holder, now)
         self._staleness.sweep(now)
         return self._decided(now)
 
     def tick(self, now: float) -> list[Action]:
         """Ends what is over at `now`; due at `next_deadline`."""
+        self._book.out.now = now
         self._staleness.sweep(now)
         self._filling.expire(now)
         self._line.expire(now)
         self._book.waits.expire(now)
+        self._inspecting.serve(now)
         return self._decided(now)
 
     def _decided(self, now: float) -> list[Action]:
@@ -222,12 +272,14 @@ class Ledger:
     def next_deadline(self) -> float | None:
         """Returns the monotonic second at which `tick` has something to end, or None."""
         waiting = (batch.deadline for batch in self._book.waiting())
-        others = (*self._book.waits.deadlines(), *self._staleness.deadlines())
+        others = (*self._book.waits.deadlines(), *self._staleness.deadlines(), *self._inspecting.deadlines())
         return min((*self._filling.deadlines(), *waiting, *others), default=None)
 
     def drain(self, now: float) -> list[Action]:
         """Takes no new offers from now on; what is filling may finish."""
-        self._book.draining = True
+        self._book.out.now = now
+        self._book.is_stopping = True
+        self._book.out.log(Level.INFO, "drain", by="a signal")
         self._line.drain(now)
         return self._book.out.take()
 

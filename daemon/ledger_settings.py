@@ -17,6 +17,8 @@ class LedgerSettings:
         await_lease_s: Silence after which an `Await` is forgotten.
         max_waiting_offers: Offers that may wait for a slot.
         remembered_keys: Finished micro-batches whose outcome is remembered.
+        remembered_events: Moments that are kept for inspectors.
+        least_level: Of what is logged, as the logging module counts.
         max_peers: Connections that are known at once.
         max_queues: Queues that hold a micro-batch, have a trainer, or were told a version.
         max_waits: `Await`s of all peers.
@@ -31,6 +33,8 @@ class LedgerSettings:
     await_lease_s: float
     max_waiting_offers: int
     remembered_keys: int
+    remembered_events: int
+    least_level: int
     max_peers: int
     max_queues: int
     max_waits: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from forebay.shm import SlotEvent
 from forebay.wire import (
     GONE,
     Done,
@@ -58,12 +57,17 @@ class Lending:
     def lend(self, queue: TrainQueue, now: float) -> None:
         """Lends READY slots for as long as the trainer waits for some; what is stale is left to the next tick."""
         attachment = queue.attachment
+        if attachment is not None and not self._book.is_paused(queue.name):
+            self._lend(queue, attachment, now)
+        if attachment is not None:
+            attachment.asks_since = (attachment.asks_since or now) if attachment.asks else 0.0
+
+    def _lend(self, queue: TrainQueue, attachment: Attachment, now: float) -> None:
         while (batch := queue.next_to_lend(lambda batch: self._staleness.is_fresh(batch, now))) is not None:
-            assert attachment is not None
             on_credit = batch.key not in attachment.wanted_keys
             attachment.wanted_keys = tuple(key for key in attachment.wanted_keys if key != batch.key)
             attachment.lent_total += on_credit
-            self._book.lend(batch, attachment.holder)
+            self._book.lend(batch, attachment, now)
             attachment.lent[batch.slot] = batch
             self._send_lend(attachment, batch, now, on_credit=on_credit)
 
@@ -159,7 +163,7 @@ class Lending:
 
     def _release(self, attachment: Attachment, batch: MicroBatch) -> None:
         del attachment.lent[batch.slot]
-        self._book.slot_moves.give_back(batch, SlotEvent.RELEASE)
+        self._book.release(batch)
 
 
 def _is_lent(attachment: Attachment, request: Finished) -> bool:

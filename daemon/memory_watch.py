@@ -33,14 +33,17 @@ class MemoryWatch:
         self._max_bytes = max_bytes
         self.next_look_at: float | None = 0.0 if max_bytes else None
 
-    def look(self, now: float) -> None:
+    def look(self, now: float) -> int | None:
         """Looks, if that is due.
+
+        Returns:
+            Bytes of private memory; None if none was due.
 
         Raises:
             HostError: There is too much; the message says how to go on.
         """
         if self.next_look_at is None or now < self.next_look_at:
-            return
+            return None
         private = private_bytes()
         if private > self._max_bytes:
             raise HostError(
@@ -51,6 +54,7 @@ class MemoryWatch:
             )
         room_s = (self._max_bytes - private) / _FASTEST_BYTES_PER_S
         self.next_look_at = now + min(_LONGEST_S, max(_SHORTEST_S, room_s))
+        return private
 
 
 def private_bytes() -> int:

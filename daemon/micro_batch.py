@@ -54,6 +54,7 @@ class MicroBatch:
         arrivals: While it is filling.
         body: All of its bytes, if they came with the offer, until a slot has them.
         since: Monotonic second of the last move.
+        lent_at: Monotonic second in which its slot was lent; 0 if it is not.
         offered_at: Monotonic second in which its stage call began.
         expires_at: Monotonic second from which on it is stale; infinite for never.
         policy_version: Of the policy that it was made with, if anybody said.
@@ -85,6 +86,7 @@ class MicroBatch:
     arrivals: Arrivals | None = None
     body: bytes = b""
     since: float = 0.0
+    lent_at: float = 0.0
     offered_at: float = 0.0
     expires_at: float = math.inf
     policy_version: int | None = None

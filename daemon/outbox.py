@@ -8,17 +8,27 @@ from forebay.shm import Outcome
 from forebay.wire import Gone, Reached, RefusalCode, Refused
 
 from .actions import Action, Address, Level, Log, Reply, WriteOutcome
+from .history import History
 
 
 class Outbox:
     """Actions for the loop, in order.
 
+    Args:
+        history: Keeps what is logged, also what is below the log's level.
+        least_level: Of what is logged.
+
     Attributes:
         counters: How often what happened; shown in the status.
+        now: Monotonic second of the event that the ledger is at.
+        least_level: Of what is logged.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, history: History, least_level: int = Level.DEBUG) -> None:
         self.counters: Counter[str] = Counter()
+        self.now = 0.0
+        self.least_level = least_level
+        self._history = history
         self._actions: list[Action] = []
         self._records: list[Action] = []
 
@@ -35,15 +45,27 @@ class Outbox:
         if to is not None:
             self.do(Reply(to, message))
 
-    def refuse(self, to: Address | None, request_id: int, code: RefusalCode, words: str) -> None:
-        """Refuses a request and counts it."""
+    def refuse(
+        self,
+        to: Address | None,
+        request_id: int,
+        code: RefusalCode,
+        words: str,
+        *,
+        queue: str = "",
+        key: str = "",
+    ) -> None:
+        """Refuses a request, for a micro-batch if one is named, and counts it."""
         self.counters[f"refused_{code}"] += 1
-        self.log(Level.WARNING, "refuse", code=code.value, words=words)
+        about = {"queue": queue, "key": key} if key else {}
+        self.log(Level.WARNING, "refuse", code=code.value, words=words, **about)
         self.reply(to, Refused(id=request_id, code=code, words=words))
 
     def log(self, level: Level, event: str, **fields: object) -> None:
-        """Adds an event for the log."""
-        self.do(Log(level, event, fields))
+        """Adds an event for the log, and for those who ask what happened."""
+        self._history.note(self.now, event, fields)
+        if level >= self.least_level:
+            self._actions.append(Log(level, event, fields))
 
     def take(self) -> list[Action]:
         """Returns what was decided since the last call.

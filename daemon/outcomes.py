@@ -66,6 +66,12 @@ class Outcomes:
         """Returns the last that is known of a key."""
         return self._trained.get((queue, key)) or self._dropped.get((queue, key))
 
+    def forget(self, batch: MicroBatch) -> None:
+        """Remembers nothing more of a key, nor does the next daemon; what its attempts were refused with stays."""
+        for memory in (self._trained, self._dropped):
+            memory.pop((batch.queue, batch.key), None)
+        self.record(batch, is_forgotten=True)
+
     # Refusals.
 
     def refuse_attempt(self, batch: MicroBatch, code: RefusalCode, words: str, *, details: str = "") -> None:
@@ -82,7 +88,7 @@ class Outcomes:
         refusal = Refused(id=batch.offer_id, code=code, words=words)
         self._remember_refusal(batch, _Refusal(refusal, details, batch.client))
         if not batch.was_published:
-            self._out.refuse(batch.sender, batch.offer_id, code, words + details)
+            self._out.refuse(batch.sender, batch.offer_id, code, words + details, queue=batch.queue, key=batch.key)
 
     def refusal_of(self, queue: str, key: str, attempt: str, client: Client = STRANGER) -> Refused | None:
         """Returns what an attempt that was once taken in was refused with after all, as a client may hear it."""

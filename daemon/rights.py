@@ -10,10 +10,16 @@ from forebay.wire import (
     Await,
     Client,
     ControlRequest,
+    Drain,
+    Forget,
+    GetEvents,
     GetStatus,
     Hello,
     Offer,
+    Pause,
+    Peek,
     Reset,
+    Resume,
     Right,
 )
 
@@ -23,8 +29,10 @@ def lacking(client: Client, request: ControlRequest) -> str:
     match request:
         case Offer() | Abandon() | Await() | Reset() | Advance():
             return client.lacks(Right.STAGE, request.queue)
-        case GetStatus():
+        case GetStatus() | Peek() | GetEvents():
             return client.lacks(Right.INSPECT)
+        case Drain() | Pause() | Resume() | Forget():
+            return client.lacks(Right.OPERATE)
         case Hello():
             # It shows nothing that whoever has any right may not know.
             return "" if client.rights else client.lacks(Right.STAGE)

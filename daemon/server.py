@@ -27,6 +27,7 @@ from forebay.wire import (
     Attach,
     ChunkHeader,
     ControlRequest,
+    GetEvents,
     GetStatus,
     Incoming,
     LocalError,
@@ -138,6 +139,7 @@ class Server:
             pool=str(self._pool.path),
             data_endpoint=self._sockets.data.address,
             data_protection=self._settings.protection_of_data,
+            max_private_bytes=self._settings.max_private_bytes,
             now=now,
         )
         endpoints = {Channel.CONTROL: self._sockets.control, Channel.TRAINER: self._sockets.trainer}
@@ -208,7 +210,8 @@ class Server:
             if endpoint.connections.monitor in ready:
                 endpoint.connections.attend()
         now = time.monotonic()
-        self._memory.look(now)
+        if (private_bytes := self._memory.look(now)) is not None:
+            self._ledger.memory(private_bytes)
         self._executor.tell_left_out(now)
         for event in self._mailbox.take():
             event()
@@ -242,8 +245,8 @@ class Server:
         self._executor.flush()
 
     def _hear_control(self, sender: Address, request: ControlRequest, now: float) -> Sequence[Action]:
-        if isinstance(request, GetStatus) and self._executor.has_much_for(sender):
-            # The longest answer to the shortest request: whoever asks again so soon has to wait for it.
+        if isinstance(request, GetStatus | GetEvents) and self._executor.has_much_for(sender):
+            # The longest answers to the shortest requests: whoever asks again so soon has to wait for it.
             return ()
         return self._ledger.control(sender, request, now, self._sockets.client_of(sender))
 
@@ -260,7 +263,6 @@ class Server:
         """Starts to drain, or cuts that short: a second signal does."""
         now = time.monotonic()
         if self._stop_at is None:
-            log.info("drain limit_s=%s", self._settings.drain_s)
             self._stop_at = now + self._settings.drain_s
             self._perform(self._ledger.drain(now))
         if at_once:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import tomllib
 from collections.abc import Mapping
@@ -93,6 +94,9 @@ class Settings:
     )
     remembered_keys: int = setting(
         10_000, "finished keys whose outcome is remembered, 3 KiB of shared memory each", 1, 1 << 20
+    )
+    remembered_events: int = setting(
+        10_000, "moments that inspectors can still ask for, some 400 bytes each", 1, 1 << 20, "hours of large ones"
     )
     max_versions_behind: int = setting(
         -1, "policy versions behind its queue's up to which a micro-batch is trained; -1 = any", -1, 1 << 31
@@ -204,6 +208,8 @@ class Settings:
             await_lease_s=_AWAIT_LEASE_S,
             max_waiting_offers=self.max_waiting_offers,
             remembered_keys=self.remembered_keys,
+            remembered_events=self.remembered_events,
+            least_level=logging.getLevelNamesMapping()[self.log_level.upper()],
             max_peers=max(_KNOWN_PEERS, self.max_connections),
             max_queues=self.max_queues,
             max_waits=self.max_waits,

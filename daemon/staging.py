@@ -17,8 +17,8 @@ from forebay.wire import (
     printable,
 )
 
-from .actions import Address, Reply
-from .book import Book
+from .actions import Address, Level, Reply
+from .book import Book, who
 from .filling import Filling
 from .micro_batch import MicroBatch
 from .offers import fault_of, offered_batch
@@ -72,15 +72,15 @@ class Staging:
             self._admit(sender, offer, now, client, sequence=batch.sequence)
         elif batch.state is MicroBatchState.DROPPED:
             words = f"this attempt for {printable(offer.key)!r} was dropped: {batch.reason}"
-            self._book.out.refuse(sender, offer.id, RefusalCode.DROPPED, words)
+            self._refuse(sender, offer, RefusalCode.DROPPED, words)
 
     def _replace(self, batch: MicroBatch, sender: Address, offer: Offer, now: float, client: Client) -> None:
         if batch.state is MicroBatchState.CONSUMED:
             words = f"{printable(offer.key)!r} was trained already; use a new key for a new micro-batch"
-            self._book.out.refuse(sender, offer.id, RefusalCode.CONSUMED, words)
+            self._refuse(sender, offer, RefusalCode.CONSUMED, words)
         elif self._book.is_with_trainer(batch):
             words = f"the trainer of queue {offer.queue!r} holds {offer.key!r}; wait until it is consumed"
-            self._book.out.refuse(sender, offer.id, RefusalCode.IN_USE, words)
+            self._refuse(sender, offer, RefusalCode.IN_USE, words)
         elif (offer.queue, offer.key) in self._book.batches:
             self._admit(sender, offer, now, client, replaced=batch)
         else:
@@ -119,29 +119,32 @@ class Staging:
 
     def _batch_of(self, sender: Address, offer: Offer, now: float, client: Client) -> MicroBatch | None:
         """Makes the micro-batch of an offer that is in order; else that is refused."""
-        limits, out = self._book.settings.limits, self._book.out
+        limits = self._book.settings.limits
         if self._book.draining:
-            out.refuse(sender, offer.id, RefusalCode.DRAINING, "the daemon is shutting down")
+            self._refuse(sender, offer, RefusalCode.DRAINING, self._book.why_draining)
             return None
         if words := fault_of(offer, limits):
-            out.refuse(sender, offer.id, RefusalCode.BAD_REQUEST, words)
+            self._refuse(sender, offer, RefusalCode.BAD_REQUEST, words)
             return None
         try:
             batch = offered_batch(offer, sender, client, limits, now)
         except TreeError as error:
             is_too_large = isinstance(error, TooLargeError)
             code = RefusalCode.TOO_LARGE if is_too_large else RefusalCode.BAD_MANIFEST
-            out.refuse(sender, offer.id, code, str(error))
+            self._refuse(sender, offer, code, str(error))
             return None
         if offer.body and not batch.body:
-            out.counters["eager_body_wrong"] += 1
+            self._book.out.counters["eager_body_wrong"] += 1
         return batch
+
+    def _refuse(self, sender: Address, offer: Offer, code: RefusalCode, words: str) -> None:
+        self._book.out.refuse(sender, offer.id, code, words, queue=offer.queue, key=offer.key)
 
     def _has_a_place(self, batch: MicroBatch, replaced: MicroBatch | None, now: float) -> bool:
         """Tells whether an offer may be taken in; else it is refused."""
         refusal = self._reason_against(batch, replaced, now)
         if refusal is not None:
-            self._book.out.refuse(batch.sender, batch.offer_id, *refusal)
+            self._book.out.refuse(batch.sender, batch.offer_id, *refusal, queue=batch.queue, key=batch.key)
         return refusal is None
 
     def _reason_against(
@@ -158,6 +161,14 @@ class Staging:
         if batch.policy_version is not None:
             # What it takes the place of keeps that place until then.
             self._staleness.learn(self._book.queues.of(batch.queue), batch.policy_version, now, spare=replaced)
+        self._book.log(
+            Level.DEBUG,
+            batch.state.value,
+            batch,
+            payload_bytes=batch.payload_bytes,
+            policy_version=batch.policy_version,
+            **who(self._book.peers.find(batch.sender)),
+        )
         # A key that is there already keeps its place among the batches, and so in the line for a slot.
         self._book.batches[batch.queue, batch.key] = batch
         if replaced is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from forebay.wire import QueueStatus, SlotStatus, Status
+from forebay.wire import OfferStatus, PeerStatus, QueueStatus, SlotStatus, Status
 
 from .book import Book
+from .micro_batch import MicroBatch
 from .staleness import Staleness
 from .train_queue import TrainQueue
+
+_SHOWN_PEERS = 100
 
 
 def describe(
@@ -17,9 +20,11 @@ def describe(
     software: str,
     pool: str,
     started: float,
+    max_private_bytes: int,
     now: float,
 ) -> Status:
     """Makes the answer to `GetStatus`; ages are seconds before `now`."""
+    waiting = book.waiting()
     return Status(
         id=request_id,
         software=software,
@@ -27,8 +32,16 @@ def describe(
         peer=book.me,
         uptime_s=now - started,
         draining=book.draining,
+        stopping=book.is_stopping,
+        paused="" in book.paused,
         pool=pool,
-        waiting_offers=len(book.waiting()),
+        waiting_offers=len(waiting),
+        offers=tuple(_offer(book, batch, now) for batch in waiting),
+        peers=tuple(PeerStatus(peer=peer, heard_s=now - at) for peer, at in book.peers.latest(_SHOWN_PEERS)),
+        peer_count=len(book.peers),
+        limits=book.settings.limits,
+        private_bytes=book.private_bytes,
+        max_private_bytes=max_private_bytes,
         slots=tuple(_slots(book, staleness, now)),
         queues=tuple(_queue(book, queue, now) for queue in book.queues),
         counters=dict(book.out.counters + book.incoming.faults()),
@@ -38,6 +51,7 @@ def describe(
 def _slots(book: Book, staleness: Staleness, now: float) -> list[SlotStatus]:
     by_slot = {batch.slot: batch for batch in book.batches.values() if batch.slot >= 0}
     holders = {index: attachment.peer for attachment in book.attachments for index in attachment.lent}
+    fill_lease_s = book.settings.fill_lease_s
     rows = []
     for slot in book.slots:
         batch = by_slot.get(slot.index)
@@ -56,6 +70,9 @@ def _slots(book: Book, staleness: Staleness, now: float) -> list[SlotStatus]:
             policy_version=batch.policy_version if batch else None,
             stale_in_s=staleness.expires_s(batch, now) if batch else None,
             holder=holders.get(slot.index),
+            held_s=now - batch.lent_at if batch and batch.lent_at else 0.0,
+            sender=book.peers.find(batch.sender) if batch and batch.arrivals else None,
+            silent_s=now - batch.silent_at(fill_lease_s) + fill_lease_s if batch and batch.arrivals else 0.0,
         )
         rows.append(row)
     return rows
@@ -69,5 +86,22 @@ def _queue(book: Book, queue: TrainQueue, now: float) -> QueueStatus:
         on_device=tuple(key for attachment in book.attachments.at(queue) for key in attachment.on_device),
         trainer=trainer.peer if trainer else None,
         trainer_since_s=now - trainer.since if trainer else 0.0,
+        asks_s=now - trainer.asks_since if trainer and trainer.asks_since else 0.0,
+        waits_for=trainer.wanted_keys if trainer else (),
+        last_trainer=None if trainer else queue.last_trainer,
+        gone_s=now - queue.gone_at if queue.gone_at and not trainer else 0.0,
         policy_version=queue.policy_version,
+        paused=book.is_paused(queue.name),
+    )
+
+
+def _offer(book: Book, batch: MicroBatch, now: float) -> OfferStatus:
+    return OfferStatus(
+        queue=batch.queue,
+        key=batch.key,
+        payload_bytes=batch.payload_bytes,
+        waits_s=now - batch.since,
+        left_s=batch.deadline - now,
+        sender=book.peers.find(batch.sender),
+        policy_version=batch.policy_version,
     )

@@ -24,6 +24,7 @@ class Attachment:
         credit_total: Lends in order that it has allowed.
         lent_total: Lends in order that it has had.
         wanted_keys: Keys that it waits for beyond that.
+        asks_since: Monotonic second since which it has asked for more than it was lent; 0 if it does not.
         lent: Slot index -> the micro-batch in it.
         on_device: Key -> promoted micro-batch that is not finished.
     """
@@ -35,8 +36,14 @@ class Attachment:
     credit_total: int = 0
     lent_total: int = 0
     wanted_keys: tuple[str, ...] = ()
+    asks_since: float = 0.0
     lent: dict[int, MicroBatch] = dataclasses.field(default_factory=dict)
     on_device: dict[str, MicroBatch] = dataclasses.field(default_factory=dict)
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for more than it was lent."""
+        return bool(self.wanted_keys) or self.lent_total < self.credit_total
 
 
 class TrainQueue:
@@ -48,6 +55,8 @@ class TrainQueue:
     Attributes:
         policy_version: The greatest that anybody told; None if nobody did.
         version_told_at: Monotonic second in which that was; 0 if nobody did.
+        last_trainer: The trainer that was gone last.
+        gone_at: Monotonic second in which that was.
     """
 
     def __init__(self, name: str) -> None:
@@ -55,6 +64,8 @@ class TrainQueue:
         self.attachment: Attachment | None = None
         self.policy_version: int | None = None
         self.version_told_at = 0.0
+        self.last_trainer: Peer | None = None
+        self.gone_at = 0.0
         self._ready: list[MicroBatch] = []
 
     def __repr__(self) -> str:
@@ -64,6 +75,10 @@ class TrainQueue:
     def ready(self) -> tuple[MicroBatch, ...]:
         """READY micro-batches in order."""
         return tuple(self._ready)
+
+    def left(self, trainer: Peer, now: float) -> None:
+        """Notes that a trainer is gone."""
+        self.last_trainer, self.gone_at = trainer, now
 
     def insert(self, batch: MicroBatch) -> None:
         """Puts a micro-batch at the place that its sequence gives it."""

@@ -110,6 +110,6 @@ class WaitingLine:
     def drain(self, now: float) -> None:
         """Refuses every offer that has no slot yet, because the daemon drains."""
         for batch in self._book.waiting():
-            words = "the daemon is shutting down"
+            words = self._book.why_draining
             self._book.outcomes.refuse_attempt(batch, RefusalCode.DRAINING, words)
             self._book.forget_offer(batch, now, words)

@@ -52,6 +52,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         code: What the attempt is refused with from now on, if it is.
         holder: The trainer that has it on its device.
         is_stale: Whether it was dropped because it was stale.
+        is_forgotten: Whether nothing that was recorded of its key before counts any more.
     """
 
     queue: str
@@ -64,11 +65,12 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     code: RefusalCode | None = None
     holder: str = ""
     is_stale: bool = False
+    is_forgotten: bool = False
 
     @property
     def is_of_training(self) -> bool:
         """Whether it says that a key was trained, or may have been."""
-        if self.was_reset:
+        if self.was_reset or self.is_forgotten:
             return False
         return self.state in (MicroBatchState.ON_DEVICE, MicroBatchState.CONSUMED, MicroBatchState.LOST)
 

@@ -23,12 +23,14 @@ class Right(enum.StrEnum):
     Attributes:
         STAGE: To offer, abandon, await, reset and advance, in its queues.
         TRAIN: To call the methods of a trainer's worker.
-        INSPECT: To see everything that a status shows.
+        INSPECT: To see everything that a status, a story or a trace shows.
+        OPERATE: To drain, pause, resume and forget.
     """
 
     STAGE = "stage"
     TRAIN = "train"
     INSPECT = "inspect"
+    OPERATE = "operate"
 
 
 class DataProtection(enum.StrEnum):

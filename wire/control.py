@@ -5,6 +5,20 @@ from __future__ import annotations
 import msgspec
 
 from .access import DataProtection
+from .inspection import (
+    Drain,
+    Events,
+    Forget,
+    Forgotten,
+    GetEvents,
+    GetStatus,
+    Pause,
+    Peek,
+    Peeked,
+    Resume,
+    Status,
+    Valves,
+)
 from .limits import Limits
 from .message import Goodbye, Message, Peer, Refused, decode_with
 from .states import MicroBatchState
@@ -77,10 +91,6 @@ class Advance(Message, frozen=True):
 
     queue: str
     policy_version: int
-
-
-class GetStatus(Message, frozen=True):
-    """Asks for a `Status`."""
 
 
 class Welcome(Message, frozen=True, kw_only=True):
@@ -160,56 +170,15 @@ class Advanced(Message, frozen=True):
     policy_version: int
 
 
-class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One slot as the inspector shows it; `age_s` in its state, `offered_s` since the stage call began.
+Inspection = GetStatus | Peek | GetEvents
+"""Questions that change nothing."""
 
-    `stale_in_s` is None for what is never stale by its age.
-    """
+Order = Drain | Pause | Resume | Forget
+"""What only an operator asks for."""
 
-    index: int
-    generation: int
-    state: str
-    slot_bytes: int
-    queue: str = ""
-    key: str = ""
-    payload_bytes: int = 0
-    received_bytes: int = 0
-    expected_bytes: int = 0
-    age_s: float = 0.0
-    offered_s: float = 0.0
-    policy_version: int | None = None
-    stale_in_s: float | None = None
-    holder: Peer | None = None
-
-
-class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue: its READY keys in order, its trainer, what that has on its device, and its policy version."""
-
-    name: str
-    ready: tuple[str, ...]
-    on_device: tuple[str, ...]
-    trainer: Peer | None
-    trainer_since_s: float
-    policy_version: int | None = None
-
-
-class Status(Message, frozen=True):
-    """What the daemon holds now."""
-
-    software: str
-    epoch: str
-    peer: Peer
-    uptime_s: float
-    draining: bool
-    pool: str
-    waiting_offers: int
-    slots: tuple[SlotStatus, ...]
-    queues: tuple[QueueStatus, ...]
-    counters: dict[str, int]
-
-
-ControlRequest = Hello | Offer | Abandon | Await | Reset | Advance | GetStatus
-ControlReply = Welcome | Granted | Staged | Refused | Reached | Gone | WasReset | Advanced | Status | Goodbye
+ControlRequest = Hello | Offer | Abandon | Await | Reset | Advance | Inspection | Order
+_Staging = Welcome | Granted | Staged | Refused | Reached | Gone | WasReset | Advanced | Goodbye
+ControlReply = _Staging | Status | Peeked | Events | Valves | Forgotten
 
 _REQUESTS = msgspec.msgpack.Decoder(ControlRequest)
 _REPLIES = msgspec.msgpack.Decoder(ControlReply)

@@ -302,8 +302,12 @@ class Driver:
 
     def snapshot(self) -> tuple[object, ...]:
         """Returns all that can move, seen from outside."""
-        status = msgspec.structs.replace(self.status(), id=0, counters={})
-        used = [queue for queue in status.queues if queue.ready or queue.on_device or queue.trainer]
+        status = msgspec.structs.replace(self.status(), id=0, counters={}, peers=(), peer_count=0)
+        used = [
+            msgspec.structs.replace(queue, asks_s=0.0, waits_for=())
+            for queue in status.queues
+            if queue.ready or queue.on_device or queue.trainer
+        ]
         status = msgspec.structs.replace(status, queues=tuple(used))
         headers = [dataclasses.replace(header) for header in self.headers]
         return status, headers, dict(self.growing), list(self.watched), self.ledger.next_deadline()

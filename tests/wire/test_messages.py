@@ -87,7 +87,10 @@ def within(hint: Any, bounds: msgspec.Meta) -> st.SearchStrategy[Any]:
     if typing.get_origin(hint) is tuple:
         return instances(hint)  # those are short
     if hint is int:
-        return st.integers(None if bounds.ge is None else int(bounds.ge), (1 << 64) - 1)
+        most = (1 << 64) - 1 if bounds.le is None else int(bounds.le)
+        return st.integers(None if bounds.ge is None else int(bounds.ge), most)
+    if hint is float:
+        return st.floats(bounds.ge, bounds.le)
     assert hint is str
     return st.text(min_size=bounds.min_length or 0, max_size=bounds.max_length)
 
