@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from forebay.shm import SlotEvent, SlotState, SlotTable
 from forebay.wire import (
-    GONE,
     Incoming,
     MicroBatchEvent,
     MicroBatchState,
@@ -126,10 +125,17 @@ class Book:
 
     # Moves.
 
-    def move(self, batch: MicroBatch, event: MicroBatchEvent, now: float, reason: str = "") -> None:
+    def move(
+        self,
+        batch: MicroBatch,
+        event: MicroBatchEvent,
+        now: float,
+        reason: str = "",
+        level: Level = Level.DEBUG,
+    ) -> None:
         """Moves a micro-batch and tells those who await it."""
         batch.move(event, now, reason)
-        self.log(Level.DEBUG, batch.state.value, batch, reason=reason)
+        self.log(level, batch.state.value, batch, **({"reason": reason} if reason else {}))
         self.waits.answer(batch)
 
     def log(self, level: Level, event: str, batch: MicroBatch, **fields: object) -> None:
@@ -209,7 +215,8 @@ class Book:
 
     def finish(self, batch: MicroBatch, event: MicroBatchEvent, now: float, reason: str = "") -> None:
         """Ends a micro-batch and remembers its outcome."""
-        self.move(batch, event, now, reason)
+        is_gone = event in (MicroBatchEvent.DROP, MicroBatchEvent.LOSE)
+        self.move(batch, event, now, reason, Level.WARNING if is_gone else Level.DEBUG)
         batch.forget_contents()
         key = (batch.queue, batch.key)
         if self.batches.get(key) is batch:
@@ -219,8 +226,6 @@ class Book:
         if not batch.fell_silent:  # its attempt may still go on
             self.outcomes.record_end(batch)
         self.out.counters[f"finished_{batch.state}"] += 1
-        if batch.state in GONE:
-            self.out.log(Level.WARNING, batch.state.value, queue=batch.queue, key=batch.key, reason=reason)
 
 
 def who(peer: Peer | None) -> dict[str, object]:

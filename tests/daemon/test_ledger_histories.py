@@ -16,17 +16,24 @@ from forebay.wire import (
     Attached,
     ChunkHeader,
     Done,
+    Drain,
+    Forget,
+    Forgotten,
     Granted,
     KeyGone,
     Lend,
     Message,
     MicroBatchState,
     Offer,
+    Order,
+    Pause,
     Refused,
+    Resume,
     Stale,
+    Valves,
 )
 
-from .ledger_driver import SLOT_BYTES, Driver
+from .ledger_driver import INSPECTOR, SLOT_BYTES, Driver, only
 from .ledger_peers import Sender, Trainer, chunk_headers, manifest_of
 
 KEYS = ("a", "b", "c", "d")
@@ -172,6 +179,19 @@ class LedgerHistories(RuleBasedStateMachine):
     @rule(key=key, queue=queue, until=st.sampled_from(MicroBatchState))
     def wait(self, key: str, queue: str, until: MicroBatchState) -> None:
         self._heard_by_sender(self.sender.wait_for(key, until, queue=queue))
+
+    # An operator.
+
+    @rule(order=st.sampled_from([Drain(), Pause(), Pause(queue="train"), Resume(), Resume(), Resume()]))
+    def an_operator_orders(self, order: Order) -> None:
+        only(self.driver.say(INSPECTOR, order), Valves)
+
+    @rule(key=key, queue=queue)
+    def an_operator_has_it_forgotten(self, key: str, queue: str) -> None:
+        only_one = self.driver.say(INSPECTOR, Forget(queue=queue, key=key))
+        assert isinstance(only_one[0], Forgotten | Refused)
+        if isinstance(only_one[0], Forgotten):
+            assert (queue, key) not in self.consumed, "what was trained is forgotten only by who says so"
 
     # Slots and time.
 
@@ -402,8 +422,7 @@ class LedgerHistories(RuleBasedStateMachine):
             name = (fields.get("queue", ""), fields.get("key", ""))
             if log.event == "ready":
                 self.published[name] += 1
-            # A micro-batch that ends is logged with its reason once more, for the operator.
-            elif log.event in ENDED and "reason" not in fields:
+            elif log.event in ENDED:
                 if log.event == "consumed":
                     self.consumed.add(name)
                 elif self.published[name] == self.ended[name]:
@@ -430,6 +449,7 @@ class LedgerHistories(RuleBasedStateMachine):
         assert self.driver.ledger.next_deadline() is None
         assert self.published == self.ended
         # And all of them can be used again.
+        self.an_operator_orders(Resume())
         for slot in range(3):
             self.sender.heard()
             messages = self.sender.offer(f"last{slot}", nbytes=100)
