@@ -204,12 +204,13 @@ class Evidence:
         before = [line.at for line in self.book_of(trouble) if line.at < trouble.at]
         return trouble.at - max(before, default=trouble.at)
 
-    def errors_before(self, trouble: Trouble) -> list[float]:
-        """Returns when the same process had met the same trouble before, with any key."""
+    def other_errors(self, trouble: Trouble) -> list[Trouble]:
+        """Returns all the same trouble that the same process met beside it, with any key."""
         return [
-            line.at
+            msgspec.structs.replace(trouble, at=line.at, key=line.key)
             for line in self.told.get(trouble.who, ())
-            if line.at < trouble.at and (line.life, line.code) == (trouble.life, trouble.name)
+            if (line.life, line.code) == (trouble.life, trouble.name)
+            and (line.at, line.key) != (trouble.at, trouble.key)
         ]
 
     def acknowledged_at(self, trouble: Trouble) -> float:

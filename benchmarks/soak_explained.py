@@ -109,8 +109,12 @@ def _found_no_slot(trouble: Trouble, evidence: Evidence) -> bool:
 
 def _fell_silent(trouble: Trouble, evidence: Evidence) -> bool:
     """A call waits until the daemon was silent for long; while it stays so, the next ones wait for one repeat."""
-    told_before = any(_fresh(trouble, evidence, at, ANSWER_S, DAEMON) for at in evidence.errors_before(trouble))
-    took_long = evidence.took_s(trouble) >= SILENCE_S - _CLOCK_S
+    others = evidence.other_errors(trouble)
+    before = (each.at for each in others if each.at < trouble.at)
+    told_before = any(_fresh(trouble, evidence, at, ANSWER_S, DAEMON) for at in before)
+    # The calls that fail in one turn of its loop are written down in any order.
+    of_the_turn = (each for each in others if trouble.at <= each.at < trouble.at + _CLOCK_S)
+    took_long = any(evidence.took_s(each) >= SILENCE_S - _CLOCK_S for each in (trouble, *of_the_turn))
     return (took_long or told_before) and _silent(trouble, evidence)
 
 
@@ -138,8 +142,10 @@ def _hits(kind: str, trouble: Trouble, evidence: Evidence) -> list[Injected]:
     return [each for each in evidence.faults(trouble.who, kind, until=trouble.at) if each.life == trouble.life]
 
 
-def _was_hit_early(trouble: Trouble, evidence: Evidence) -> bool:
-    return any(not each.was_at_work for each in _hits(TERM, trouble, evidence))
+def _was_hit_out_of_order(trouble: Trouble, evidence: Evidence) -> bool:
+    """Before it could take a signal, or once more while the first one had it end: its loop is gone by then."""
+    hits = _hits(TERM, trouble, evidence)
+    return len(hits) > 1 or any(not each.was_at_work for each in hits)
 
 
 def _was_trained_by_a_call_before(trouble: Trouble, evidence: Evidence) -> bool:
@@ -257,7 +263,7 @@ EXPLANATIONS: Final = (
     ),
     Explanation("", "exit", "0", _was_hit(TERM), "it was told to end"),
     Explanation("", "exit", "-9", _was_hit(KILL), "it was killed"),
-    Explanation("", "exit", "-15", _was_hit_early, "SIGTERM met it before it could take that in order"),
+    Explanation("", "exit", "-15", _was_hit_out_of_order, "SIGTERM met it before, or after, it took it in order"),
 )
 
 

@@ -57,6 +57,9 @@ def test_a_stop_ends_nobody_and_neither_signal_explains_the_others_code() -> Non
 def test_sigterm_may_end_only_who_was_not_at_work_yet() -> None:
     assert Story([hit(TERM, DAEMON, 10.0, was_at_work=False)]).explains("exit", "-15", 10.1, DAEMON)
     assert not Story([hit(TERM, DAEMON, 10.0)]).explains("exit", "-15", 10.1, DAEMON)
+    twice = [hit(TERM, DAEMON, 10.0), hit(TERM, DAEMON, 10.9)]
+    assert Story(twice).explains("exit", "-15", 11.0, DAEMON)
+    assert not Story(twice).explains("exit", "-15", 10.5, DAEMON), "only one of them had come"
 
 
 def test_a_full_mount_explains_the_end_of_a_daemon_that_started_meanwhile_alone() -> None:
@@ -205,6 +208,18 @@ def test_while_the_daemon_stays_silent_the_next_calls_may_fail_at_once() -> None
     assert Story([away], books=books).explains("error", "BrokenError", 100.0, key="w")
     assert not Story([away], books=books).explains("error", "BrokenError", 100.0, key="w", life=2)
     assert not Story([away], books=since(0.0, 99.5)).explains("error", "BrokenError", 100.0, key="w")
+
+
+@pytest.mark.parametrize(("waited_s", "is_explained"), [(3.1, True), (1.0, False)])
+def test_calls_that_fail_in_one_turn_are_explained_by_the_one_that_waited(
+    waited_s: float, *, is_explained: bool
+) -> None:
+    books = since(0.0, 98.5)
+    fails_at = 100.001
+    books.told.append(OrchestratorLine(at=fails_at - waited_s, life=1, key="v", what=Told.ATTEMPT))
+    books.told.append(OrchestratorLine(at=fails_at, life=1, key="v", what=Told.ERROR, code="BrokenError"))
+    story = Story([hit(STOP, DAEMON, 90.0, 11.0)], books=books)
+    assert story.explains("error", "BrokenError", 100.0, key="w") == is_explained
     back = Story([hit(STOP, DAEMON, 90.0, 8.9)], books=books)
     assert not back.explains("error", "BrokenError", 100.0, key="w")
 
