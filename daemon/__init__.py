@@ -1,9 +1,18 @@
 """The daemon: a ledger that decides, and a loop that acts."""
 
-from .embedded import LocalDaemon, local_daemon
-from .main import exit_code, serve, start_logging
-from .server import Ready
-from .settings import Settings, load_settings
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .embedded import LocalDaemon, local_daemon
+    from .main import exit_code, serve, start_logging
+    from .server import Ready
+    from .settings import Settings, load_settings
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "LocalDaemon",

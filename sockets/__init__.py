@@ -1,17 +1,26 @@
 """What more than one side asks of sockets: endpoints, chunks, keys, and a way into a loop."""
 
-from .bulk_receiver import BulkReceiver
-from .chunk_receiver import ChunkReceiver
-from .connections import Connections, fitting_connections
-from .endpoint import Endpoint, control_frame_limit, milliseconds_until, too_many_frames
-from .gate import AuthorisedFile, Gate, ServerKeys, load_server_keys
-from .keys import ClientKeys, KeyPair, load_client_keys, load_key_pair, load_public_key, make_key_files
-from .limited_log import LimitedLog
-from .liveness import ping
-from .mailbox import Mailbox
-from .peer_answers import PeerAnswers
-from .reach import LOOK_S, Finding, Who, why_silent
-from .signals import stopped_by_sigterm, waking_signals
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .bulk_receiver import BulkReceiver
+    from .chunk_receiver import ChunkReceiver
+    from .connections import Connections, fitting_connections
+    from .endpoint import Endpoint, control_frame_limit, milliseconds_until, too_many_frames
+    from .gate import AuthorisedFile, Gate, ServerKeys, load_server_keys
+    from .keys import ClientKeys, KeyPair, load_client_keys, load_key_pair, load_public_key, make_key_files
+    from .limited_log import LimitedLog
+    from .liveness import ping
+    from .mailbox import Mailbox
+    from .peer_answers import PeerAnswers
+    from .reach import LOOK_S, Finding, Who, why_silent
+    from .signals import stopped_by_sigterm, waking_signals
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "LOOK_S",

@@ -1,172 +1,181 @@
 """What travels between the processes, and what a setting is. No sockets, no memory, no files, no clock."""
 
-from .access import (
-    STRANGER,
-    TRUSTED,
-    Client,
-    DataProtection,
-    Right,
-    check_data_reach,
-    check_exposure,
-    check_key_settings,
-    is_exposed,
-    is_public_key,
-    open_to_all,
-    protection_of,
-    read_clients,
-)
-from .arrivals import Arrivals, ChunkFault, Incoming
-from .calls import (
-    Call,
-    CallId,
-    CallReply,
-    CallRequest,
-    CallState,
-    CallStatus,
-    CancelCall,
-    GetWorkerStatus,
-    InProgress,
-    Raised,
-    Returned,
-    StepTimes,
-    WorkerState,
-    WorkerStatus,
-    WorkerWelcome,
-    decode_call_reply,
-    decode_call_request,
-)
-from .chunk import CHUNK_HEADER_BYTES, BytesLike, ChunkHeader, chunk_checksum
-from .codec import BITSHUFFLE_LZ4, CODECS, RAW, SHUFFLE_LZ4
-from .codec import decode as decode_chunk
-from .codec import encode as encode_chunk
-from .control import (
-    Abandon,
-    Advance,
-    Advanced,
-    Await,
-    ControlReply,
-    ControlRequest,
-    Gone,
-    Granted,
-    Hello,
-    Inspection,
-    Offer,
-    Order,
-    Reached,
-    Reset,
-    Staged,
-    WasReset,
-    Welcome,
-    decode_control_reply,
-    decode_control_request,
-)
-from .dtypes import DTYPES, dtype_name, dtype_of
-from .errors import (
-    BrokenError,
-    ClosedError,
-    ForebayError,
-    HeldError,
-    HostError,
-    LocalError,
-    MicroBatchGoneError,
-    ProtocolError,
-    RefusedError,
-    RemoteError,
-    SettingError,
-    ShmFullError,
-    StaleError,
-    TooLargeError,
-    TreeError,
-    UsageError,
-    VersionMismatchError,
-    WaitTimeoutError,
-    on_one_line,
-    printable,
-    words_of,
-)
-from .faults import Faults
-from .inspection import (
-    MAX_FOLLOW_S,
-    MAX_MOMENTS,
-    Drain,
-    Events,
-    Forget,
-    Forgotten,
-    GetEvents,
-    GetStatus,
-    Moment,
-    OfferStatus,
-    Pause,
-    Peek,
-    Peeked,
-    PeerStatus,
-    QueueStatus,
-    Resume,
-    SlotStatus,
-    Status,
-    Valves,
-)
-from .lending import (
-    Attach,
-    Attached,
-    Detach,
-    Done,
-    FindPool,
-    Finished,
-    KeyGone,
-    Lend,
-    PoolFound,
-    Promoted,
-    Stale,
-    TrainerReply,
-    TrainerRequest,
-    Want,
-    decode_trainer_reply,
-    decode_trainer_request,
-)
-from .limits import (
-    CONNECT_TIMEOUT_MS,
-    CONTROL_HEARTBEAT_TIMEOUT_MS,
-    GIB,
-    HEARTBEAT_MS,
-    HEARTBEAT_TIMEOUT_MS,
-    MAX_CHUNK_BYTES,
-    MAX_ENTRIES,
-    MAX_EXPIRES_S,
-    MAX_FRAMES,
-    MAX_KEY_BYTES,
-    MAX_POLICY_VERSION,
-    MIB,
-    UNLIMITED,
-    Limits,
-)
-from .log_limit import LogLimit
-from .manifest import BodyLayout, LeafSpec, Manifest, decode_manifest, describe
-from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
-from .names import check_name
-from .packed import PackedTree, pack, unpack
-from .registry import RecordType, TreeRegistry, default_registry, register_type
-from .settings import (
-    Setting,
-    check_endpoint,
-    check_settings,
-    parse_settings,
-    read_variables,
-    setting,
-    setting_of,
-    settings_from,
-    variable_of,
-)
-from .spans import LEAF_ALIGNMENT, Span, SpanTable, cut_spans, place_leaves
-from .states import (
-    GONE,
-    MICRO_BATCH_TRANSITIONS,
-    REFUSAL_MEANINGS,
-    MicroBatchEvent,
-    MicroBatchState,
-    RefusalCode,
-)
-from .tree import Array, FlatTree, flatten, unflatten
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from .access import (
+        STRANGER,
+        TRUSTED,
+        Client,
+        DataProtection,
+        Right,
+        check_data_reach,
+        check_exposure,
+        check_key_settings,
+        is_exposed,
+        is_public_key,
+        open_to_all,
+        protection_of,
+        read_clients,
+    )
+    from .arrivals import Arrivals, ChunkFault, Incoming
+    from .calls import (
+        Call,
+        CallId,
+        CallReply,
+        CallRequest,
+        CallState,
+        CallStatus,
+        CancelCall,
+        GetWorkerStatus,
+        InProgress,
+        Raised,
+        Returned,
+        StepTimes,
+        WorkerState,
+        WorkerStatus,
+        WorkerWelcome,
+        decode_call_reply,
+        decode_call_request,
+    )
+    from .chunk import CHUNK_HEADER_BYTES, BytesLike, ChunkHeader, chunk_checksum
+    from .codec import BITSHUFFLE_LZ4, CODECS, RAW, SHUFFLE_LZ4
+    from .codec import decode as decode_chunk
+    from .codec import encode as encode_chunk
+    from .control import (
+        Abandon,
+        Advance,
+        Advanced,
+        Await,
+        ControlReply,
+        ControlRequest,
+        Gone,
+        Granted,
+        Hello,
+        Inspection,
+        Offer,
+        Order,
+        Reached,
+        Reset,
+        Staged,
+        WasReset,
+        Welcome,
+        decode_control_reply,
+        decode_control_request,
+    )
+    from .dtypes import DTYPES, dtype_name, dtype_of
+    from .errors import (
+        BrokenError,
+        ClosedError,
+        ForebayError,
+        HeldError,
+        HostError,
+        LocalError,
+        MicroBatchGoneError,
+        ProtocolError,
+        RefusedError,
+        RemoteError,
+        SettingError,
+        ShmFullError,
+        StaleError,
+        TooLargeError,
+        TreeError,
+        UsageError,
+        VersionMismatchError,
+        WaitTimeoutError,
+        on_one_line,
+        printable,
+        words_of,
+    )
+    from .faults import Faults
+    from .inspection import (
+        MAX_FOLLOW_S,
+        MAX_MOMENTS,
+        Drain,
+        Events,
+        Forget,
+        Forgotten,
+        GetEvents,
+        GetStatus,
+        Moment,
+        OfferStatus,
+        Pause,
+        Peek,
+        Peeked,
+        PeerStatus,
+        QueueStatus,
+        Resume,
+        SlotStatus,
+        Status,
+        Valves,
+    )
+    from .lending import (
+        Attach,
+        Attached,
+        Detach,
+        Done,
+        FindPool,
+        Finished,
+        KeyGone,
+        Lend,
+        PoolFound,
+        Promoted,
+        Stale,
+        TrainerReply,
+        TrainerRequest,
+        Want,
+        decode_trainer_reply,
+        decode_trainer_request,
+    )
+    from .limits import (
+        CONNECT_TIMEOUT_MS,
+        CONTROL_HEARTBEAT_TIMEOUT_MS,
+        GIB,
+        HEARTBEAT_MS,
+        HEARTBEAT_TIMEOUT_MS,
+        MAX_CHUNK_BYTES,
+        MAX_ENTRIES,
+        MAX_EXPIRES_S,
+        MAX_FRAMES,
+        MAX_KEY_BYTES,
+        MAX_POLICY_VERSION,
+        MIB,
+        UNLIMITED,
+        Limits,
+    )
+    from .log_limit import LogLimit
+    from .manifest import BodyLayout, LeafSpec, Manifest, decode_manifest, describe
+    from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
+    from .names import check_name
+    from .packed import PackedTree, pack, unpack
+    from .registry import RecordType, TreeRegistry, default_registry, register_type
+    from .settings import (
+        Setting,
+        check_endpoint,
+        check_settings,
+        parse_settings,
+        read_variables,
+        setting,
+        setting_of,
+        settings_from,
+        variable_of,
+    )
+    from .spans import LEAF_ALIGNMENT, Span, SpanTable, cut_spans, place_leaves
+    from .states import (
+        GONE,
+        MICRO_BATCH_TRANSITIONS,
+        REFUSAL_MEANINGS,
+        MicroBatchEvent,
+        MicroBatchState,
+        RefusalCode,
+    )
+    from .tree import Array, FlatTree, flatten, unflatten
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "BITSHUFFLE_LZ4",

@@ -5,8 +5,9 @@ The names below are loaded when they are first used: importing this package impo
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from .lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .daemon import LocalDaemon, local_daemon
@@ -72,34 +73,8 @@ if TYPE_CHECKING:
         WorkerStatus,
         register_type,
     )
-
-_ERRORS = (
-    *("BrokenError", "ClosedError", "ForebayError", "HeldError", "HostError", "LocalError"),
-    *("MicroBatchGoneError", "ProtocolError", "RefusedError", "RemoteError", "SettingError", "ShmFullError"),
-    *("StaleError", "TreeError", "UsageError", "VersionMismatchError", "WaitTimeoutError"),
-)
-_TRAINER = (
-    *("AlreadyTrainedError", "TrainerWorker"),
-    *("Batch", "Declined", "JaxTransfer", "NotStagedError", "Prepared", "PromotionError", "QueueStats", "Queued"),
-    *("StageMode", "StagedEngine", "StagingQueue", "TrainerSettings", "attach", "load_trainer_settings"),
-)
-_ORCHESTRATOR = (
-    *("LeafReport", "MicroBatch", "NotBegunError", "OrchestratorSettings", "Pace", "Refusal", "RemoteCallError"),
-    *("StageAhead", "Staged", "StagingClient", "SteadyPace", "TrainStep", "Trained", "TrainerHandle", "Upcoming"),
-    "load_orchestrator_settings",
-)
-_WORDS = ("DataProtection", "MicroBatchState", "RefusalCode", "Status", "WorkerStatus")
-_HOME = (
-    dict.fromkeys((*_ERRORS, *_WORDS), "wire")
-    | dict.fromkeys(_TRAINER, "trainer")
-    | dict.fromkeys(_ORCHESTRATOR, "orchestrator_client")
-    | {
-        "LocalDaemon": "daemon",
-        "TreeRegistry": "wire",
-        "local_daemon": "daemon",
-        "register_type": "wire",
-    }
-)
+else:
+    __getattr__, __dir__ = lazy_names(__name__, extras={"jax": "trainer"})
 
 __all__ = [
     "AlreadyTrainedError",
@@ -161,19 +136,3 @@ __all__ = [
     "local_daemon",
     "register_type",
 ]
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'forebay' has no attribute {name!r}")
-    try:
-        home = importlib.import_module(f".{_HOME[name]}", __name__)
-    except ModuleNotFoundError as error:
-        if error.name == "jax":
-            raise ImportError(f"forebay.{name} needs jax: pip install 'forebay[trainer]'") from error
-        raise
-    return getattr(home, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
