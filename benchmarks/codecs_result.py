@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from forebay.orchestrator_client.codec_choice import CODEC_SETTINGS
+from forebay.orchestrator_client.settings import CODEC_SETTINGS
 from forebay.wire import SettingError
 
 

@@ -12,10 +12,10 @@ import time
 
 import msgspec
 
-from forebay.daemon import Settings, exit_code
+from forebay.daemon import Settings
 from forebay.daemon.main import serve, start_logging
 from forebay.shm import SlotFile, SlotState
-from forebay.wire import ForebayError
+from forebay.wire import ForebayError, exit_code
 
 from .handoff_child import tell
 

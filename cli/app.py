@@ -7,18 +7,18 @@ import sys
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from forebay.wire.errors import ForebayError
+from forebay.wire import ExitCode, ForebayError, exit_code
 
-COMMANDS = ("serve", "status", "demo", "bench", "keygen", "version")
+COMMANDS = ("serve", "status", "slots", "queues", "demo", "bench", "keygen", "version")
 """Commands in the order in which help lists them; each is a function or a group, in the module of its name."""
-
-EXIT_INTERRUPTED = 130
 
 
 class _CommandsByName(TyperGroup):
     """Imports a command's module when it is called, so that no command pays for another."""
+
+    _only_names = False
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -26,6 +26,8 @@ class _CommandsByName(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
+        if self._only_names:
+            return TyperCommand(cmd_name)
         module = importlib.import_module(f".{cmd_name}", __package__)
         command = getattr(module, cmd_name)
         if isinstance(command, typer.Typer):
@@ -33,6 +35,14 @@ class _CommandsByName(TyperGroup):
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         single.command(cmd_name)(command)
         return typer.main.get_command(single)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Completes names without a line of help for each, which would import all commands."""
+        self._only_names = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._only_names = False
 
 
 app = typer.Typer(
@@ -51,20 +61,14 @@ def _root() -> None:
 
 
 def main() -> int:
-    """Runs the command line; returns the exit code.
-
-    0 is success, 1 a failure, 2 a wrong use or setting, 3 a pool or endpoint that another process holds, 130 an
-    interruption.
-    """
+    """Runs the command line; returns the exit code, one of `ExitCode`."""
     try:
         app(standalone_mode=True)
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except ForebayError as error:
-        from forebay.daemon.main import exit_code
-
         sys.stderr.write(f"forebay: {error}\n")
         return exit_code(error)
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    return 0
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK

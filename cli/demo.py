@@ -19,13 +19,11 @@ from forebay.demo.run import measure_compute_s, run_demo
 from forebay.demo.settings import WIRE_OVER_COMPUTE, DemoSettings, Mode
 from forebay.demo.tables import print_comparison, print_run, print_timeline
 from forebay.orchestrator_client.timeline import check_timeline
-from forebay.wire import SettingError
+from forebay.wire import ExitCode, SettingError
 
-from .app import EXIT_INTERRUPTED
 from .needs import need_jax
 from .plain import json_line
 
-EXIT_FAILED = 1
 _STEPS: Final = 3
 _COMPARED_STEPS: Final = 2
 _COMPARED_TIMELINE: Final = Path("forebay-demo.png")
@@ -85,7 +83,7 @@ def demo(
             result = msgspec.structs.replace(result, timeline=str(file))
     _print(console, result, json=json)
     if not result.bit_identical or result.leaked_shm:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @contextlib.contextmanager
@@ -94,7 +92,7 @@ def _interruptible() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         sys.stderr.write("forebay demo: interrupted; all its processes have ended\n")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _timeline(console: Console, asked: Path | None, *, compare: bool) -> Path | None:

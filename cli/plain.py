@@ -7,16 +7,8 @@ import re
 from typing import Any
 
 import msgspec
-from rich.text import Text
-
-from forebay.wire import printable
 
 _NOT_ASCII = re.compile(r"[^\n -~]+")
-
-
-def plain(value: object) -> Text:
-    """Shows a peer's words as they are: no markup, nothing that moves the cursor."""
-    return Text(printable(value))
 
 
 def json_line(value: Any) -> str:

@@ -1,91 +1,54 @@
-"""`forebay status`: what the daemon holds now."""
+"""`forebay status`: the daemon, and what it holds now."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from typing import Annotated
 
-import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from forebay.wire import Limits, Status, on_one_line, printable
 
-from forebay.orchestrator_client import StagingClient
-from forebay.wire import DataProtection, Status, printable
-
-from .plain import json_line, plain
+from .inspector import Conversation, Inspector, JsonOption, asks_daemon
+from .plain import json_line
+from .queues import queue_table
+from .slots import slot_table
+from .table import size
 
 
-def status(
-    endpoint: Annotated[
-        str | None, typer.Option(help="the daemon's control endpoint; default this user's")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
-    timeout_s: Annotated[float, typer.Option(help="seconds to wait for the daemon", min=0)] = 10.0,
-    client_key_file: Annotated[str | None, typer.Option(help="own secret key file")] = None,
-    server_key_file: Annotated[str | None, typer.Option(help="the daemon's public key file")] = None,
-) -> None:
-    """Show the daemon's slots and queues."""
-    found = asyncio.run(_ask(endpoint, timeout_s, client_key_file, server_key_file))
+@asks_daemon()
+def status(inspector: Inspector, json: JsonOption = False) -> None:
+    """Show the daemon, its slots and its queues."""
+    found, limits = inspector.talk(_ask)
     if json:
         sys.stdout.write(json_line(found))
-        return
-    console = Console(width=min(100, Console().width))
-    console.print(_daemon(found))
-    console.print(_slots(found))
-    console.print(_queues(found))
+    else:
+        parts = (daemon_lines(found, limits), slot_table(found.slots), queue_table(found.queues))
+        sys.stdout.write("\n".join(parts))
 
 
-async def _ask(
-    endpoint: str | None, timeout_s: float, client_key_file: str | None, server_key_file: str | None
-) -> Status:
-    client = StagingClient(
-        endpoint,
-        name="forebay status",
-        timeout_s=timeout_s,
-        client_key_file=client_key_file,
-        server_key_file=server_key_file,
-        least_data_protection=DataProtection.NONE,  # it sends no bulk data
-    )
-    async with client:
-        return await client.status()
+async def _ask(daemon: Conversation) -> tuple[Status, Limits]:
+    return await daemon.status(), daemon.welcome.limits
 
 
-def _daemon(found: Status) -> Text:
-    return Text(
-        f"daemon pid {found.peer.pid} on {printable(found.peer.host)}, version {printable(found.software)}, "
-        f"up {found.uptime_s:.0f} s, {'draining' if found.draining else 'serving'}, "
-        f"pool {printable(found.pool)}, {found.waiting_offers} offers wait"
-    )
+def daemon_lines(found: Status, limits: Limits) -> str:
+    """Says who the daemon is, what it allows and what it has, a line each."""
+    held = sum(slot.slot_bytes for slot in found.slots)
+    told = {
+        "daemon": f"version {printable(found.software)}, pid {found.peer.pid} on {printable(found.peer.host)}",
+        "up": f"{spell_s(found.uptime_s)}, {'draining' if found.draining else 'serving'}",
+        "pool": f"{printable(found.pool)}, {len(found.slots)} slots, {size(held)}",
+        "limits": f"{size(limits.max_micro_batch_bytes)} and {limits.max_leaves} arrays a micro-batch,"
+        f" {size(limits.chunk_bytes)} a chunk",
+        "waiting": f"{found.waiting_offers} offers",
+    }
+    return "".join(on_one_line(f"{name:8}{words}") + "\n" for name, words in told.items())
 
 
-def _slots(found: Status) -> Table:
-    columns = ("slot", "gen", "state", "MiB", "queue", "key", "version", "filled", "offered s", "holder")
-    table = Table(*columns, box=None)
-    for slot in found.slots:
-        filled = f"{slot.received_bytes / slot.expected_bytes:.0%}" if slot.expected_bytes else ""
-        table.add_row(
-            *(str(slot.index), str(slot.generation), plain(slot.state), f"{slot.slot_bytes / 2**20:.0f}"),
-            *(plain(slot.queue), plain(slot.key), _version(slot.policy_version), filled),
-            f"{slot.offered_s:.1f}" if slot.key else "",
-            plain(f"{slot.holder.name} {slot.holder.pid}") if slot.holder else "",
-        )
-    return table
-
-
-def _queues(found: Status) -> Table:
-    table = Table("queue", "version", "ready", "on device", "trainer", "attached s", box=None)
-    for queue in found.queues:
-        trainer = queue.trainer
-        table.add_row(
-            *(plain(queue.name), _version(queue.policy_version), str(len(queue.ready))),
-            plain(", ".join(queue.on_device)),
-            plain(f"{trainer.name} {trainer.pid} on {trainer.host}") if trainer else "none",
-            f"{queue.trainer_since_s:.0f}" if trainer else "",
-        )
-    return table
-
-
-def _version(policy_version: int | None) -> str:
-    return "" if policy_version is None else str(policy_version)
+def spell_s(seconds: float) -> str:
+    """Spells a time in its two largest units."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -8,7 +8,7 @@ from forebay.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .embedded import LocalDaemon, local_daemon
-    from .main import exit_code, serve, start_logging
+    from .main import serve, start_logging
     from .server import Ready
     from .settings import Settings, load_settings
 else:
@@ -18,7 +18,6 @@ __all__ = [
     "LocalDaemon",
     "Ready",
     "Settings",
-    "exit_code",
     "load_settings",
     "local_daemon",
     "serve",

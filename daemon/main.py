@@ -13,16 +13,12 @@ import msgspec
 
 from forebay.shm import keep_freed_memory
 from forebay.version import VERSION
-from forebay.wire import MIB, ForebayError, HeldError, UsageError
+from forebay.wire import MIB, ForebayError, exit_code
 
 from .server import Server
 from .settings import Settings, load_settings
 
 log = logging.getLogger("forebay.daemon")
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_HELD = 3
 
 _KEPT_BYTES = 64 * MIB
 
@@ -77,13 +73,6 @@ def start_logging(level: str) -> None:
     root = logging.getLogger("forebay")
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-
-
-def exit_code(error: ForebayError) -> int:
-    """Returns the exit code that tells a script what kind of error ended a command."""
-    if isinstance(error, HeldError):
-        return EXIT_HELD
-    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
 
 
 def main() -> int:

@@ -240,11 +240,16 @@ def load_settings(
     environment = os.environ if environment is None else environment
     if file is None and "FOREBAY_CONFIG" in environment:
         file = Path(environment["FOREBAY_CONFIG"])
-    from_file = _from_file(file) if file is not None else {}
+    from_file = read_settings_file(file) if file is not None else {}
     return settings_from(Settings, from_file, read_variables(Settings, environment), flags or {})
 
 
-def _from_file(file: Path) -> dict[str, Any]:
+def read_settings_file(file: Path) -> dict[str, Any]:
+    """Reads a TOML file of settings: values by name, not yet checked.
+
+    Raises:
+        SettingError: It cannot be read, or names an unknown setting.
+    """
     try:
         values = tomllib.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:

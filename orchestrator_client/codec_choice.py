@@ -9,10 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from forebay.wire import BITSHUFFLE_LZ4, CODECS, RAW, SHUFFLE_LZ4, Array, decode_chunk, encode_chunk
+from forebay.wire import BITSHUFFLE_LZ4, RAW, SHUFFLE_LZ4, Array, decode_chunk, encode_chunk
 
-AUTO: Final = "auto"
-CODEC_SETTINGS: Final = (AUTO, *CODECS)
+from .settings import AUTO
 
 _MIN_LEAF_BYTES: Final = 256 << 10
 """Smaller leaves share chunks with others, which travel raw, or are not worth a look."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from forebay.wire import Message, ProtocolError, Raised, Refused, RefusedError, RemoteError, printable
+from forebay.wire import Message, ProtocolError, Refused, RefusedError, RemoteError, printable
+
+if TYPE_CHECKING:
+    # It holds trees, and whoever only asks a daemon has none.
+    from forebay.wire import Raised
 
 
 class RemoteCallError(RemoteError):

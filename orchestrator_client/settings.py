@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from forebay.wire import DataProtection, check_settings, read_variables, setting, settings_from
+from forebay.wire import CODECS, DataProtection, check_settings, read_variables, setting, settings_from
 
-from .codec_choice import AUTO, CODEC_SETTINGS
+AUTO: Final = "auto"
+CODEC_SETTINGS: Final = (AUTO, *CODECS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-import zmq.auth
+import zmq
 
 from forebay.wire import HostError, SettingError, UsageError, is_public_key
 
@@ -58,11 +58,13 @@ def make_key_files(folder: Path, name: str) -> tuple[Path, Path]:
     """
     if not name or not name.isprintable() or Path(name).name != name or name.startswith("."):
         raise UsageError("name of the key files", got=name, limit="a printable file name without a folder")
+    from zmq.auth import create_certificates
+
     made: list[Path] = []
     try:
         # Private from its making on; a link is there whole or not at all, and never replaces a file.
         with tempfile.TemporaryDirectory(prefix=".forebay-", dir=folder) as private:
-            for text in zmq.auth.create_certificates(private, name):
+            for text in create_certificates(private, name):
                 source, target = Path(text), folder / Path(text).name
                 source.chmod(0o600 if source.suffix == ".key_secret" else 0o644)
                 os.link(source, target)
@@ -166,8 +168,11 @@ def check_mode(path: Path, setting: str, *, forbidden: int, danger: str, remedy:
 
 
 def _load(path: str, setting: str) -> tuple[bytes, bytes | None]:
+    # Here, for most clients have no keys, and it takes long to load.
+    from zmq.auth import load_certificate
+
     try:
-        public, secret = zmq.auth.load_certificate(path)
+        public, secret = load_certificate(path)
     except (OSError, ValueError) as error:
         raise SettingError(
             f"setting {setting}: {path} is no key file ({error})", remedy="forebay keygen"

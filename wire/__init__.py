@@ -43,9 +43,9 @@ if TYPE_CHECKING:
         decode_call_request,
     )
     from .chunk import CHUNK_HEADER_BYTES, BytesLike, ChunkHeader, chunk_checksum
-    from .codec import BITSHUFFLE_LZ4, CODECS, RAW, SHUFFLE_LZ4
     from .codec import decode as decode_chunk
     from .codec import encode as encode_chunk
+    from .codec_names import BITSHUFFLE_LZ4, CODECS, RAW, SHUFFLE_LZ4
     from .control import (
         Abandon,
         Advance,
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
         StaleError,
         TooLargeError,
         TreeError,
+        UnknownNameError,
         UsageError,
         VersionMismatchError,
         WaitTimeoutError,
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
         printable,
         words_of,
     )
+    from .exit_codes import EXIT_MEANINGS, ExitCode, exit_code
     from .faults import Faults
     from .inspection import (
         MAX_FOLLOW_S,
@@ -184,6 +186,7 @@ __all__ = [
     "CONNECT_TIMEOUT_MS",
     "CONTROL_HEARTBEAT_TIMEOUT_MS",
     "DTYPES",
+    "EXIT_MEANINGS",
     "GIB",
     "GONE",
     "HEARTBEAT_MS",
@@ -235,6 +238,7 @@ __all__ = [
     "Done",
     "Drain",
     "Events",
+    "ExitCode",
     "Faults",
     "FindPool",
     "Finished",
@@ -306,6 +310,7 @@ __all__ = [
     "TrainerRequest",
     "TreeError",
     "TreeRegistry",
+    "UnknownNameError",
     "UsageError",
     "Valves",
     "VersionMismatchError",
@@ -338,6 +343,7 @@ __all__ = [
     "dtype_of",
     "encode_chunk",
     "encode_message",
+    "exit_code",
     "flatten",
     "is_exposed",
     "is_public_key",

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from .chunk import ChunkHeader
-from .codec import CODECS
+from .codec_names import CODECS
 from .control import Granted
 from .faults import Faults
 from .spans import SpanTable

@@ -12,14 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numcodecs import blosc
 
+from .codec_names import BITSHUFFLE_LZ4, SHUFFLE_LZ4
 from .errors import LocalError, ProtocolError
-
-RAW: Final = "raw"
-SHUFFLE_LZ4: Final = "shuffle-lz4"
-BITSHUFFLE_LZ4: Final = "bitshuffle-lz4"
-
-CODECS: Final = (RAW, SHUFFLE_LZ4, BITSHUFFLE_LZ4)
-"""The names of the codecs that a leaf may travel in; a chunk's header holds the index."""
 
 _SHUFFLES: Final = {SHUFFLE_LZ4: blosc.SHUFFLE, BITSHUFFLE_LZ4: blosc.BITSHUFFLE}
 _LEVEL: Final = 5

@@ -125,6 +125,10 @@ class RefusedError(RemoteError):
         return type(self), (self.code, self.words)
 
 
+class UnknownNameError(RemoteError):
+    """The daemon knows no queue, or no micro-batch, of the name that it was asked about."""
+
+
 class MicroBatchGoneError(RemoteError):
     """A micro-batch will never reach the awaited state.
 

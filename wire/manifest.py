@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from .chunk import BytesLike
-from .codec import CODECS, RAW
+from .codec_names import CODECS, RAW
 from .dtypes import DTYPES, dtype_name, dtype_of
 from .errors import TooLargeError, TreeError, printable
 from .limits import Limits

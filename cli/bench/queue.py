@@ -13,11 +13,10 @@ import typer
 from rich.console import Console
 
 from forebay.benchmarks.queue_result import QueueBenchResult, QueueBenchSettings
-from forebay.wire import WaitTimeoutError
+from forebay.wire import ExitCode, WaitTimeoutError
 
 from ..needs import need_jax
 from .shared import (
-    EXIT_FAILED,
     WARM_MEMORY,
     Json,
     PayloadMib,
@@ -74,7 +73,7 @@ def _run(settings: QueueBenchSettings, timeline: Path | None) -> QueueBenchResul
     except subprocess.TimeoutExpired:
         raise WaitTimeoutError(f"the benchmark did not end within {_RUN_S:g} s", remedy="ask for less") from None
     if done.returncode != 0:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
     return msgspec.json.decode(done.stdout, type=QueueBenchResult)
 
 

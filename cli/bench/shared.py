@@ -12,10 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..app import EXIT_INTERRUPTED
+from forebay.wire import ExitCode
+
 from ..plain import json_line
 
-EXIT_FAILED = 1
 R = TypeVar("R")
 
 WARM_MEMORY = {
@@ -40,7 +40,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def tell(result: R, as_json: bool, print_table: Callable[[R, Console], None]) -> None:

@@ -13,9 +13,10 @@ import typer
 from rich.console import Console
 
 from forebay.benchmarks.soak_result import SoakResult, SoakSettings
+from forebay.wire import ExitCode
 
 from ..needs import need_jax
-from .shared import EXIT_FAILED, Json, interruptible, print_figures, tell
+from .shared import Json, interruptible, print_figures, tell
 
 
 def soak(
@@ -57,7 +58,7 @@ def soak(
         result = run(settings)
     tell(result, json, _print_table)
     if not result.is_clean:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 @contextlib.contextmanager

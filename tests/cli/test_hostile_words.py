@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +11,8 @@ from typer.testing import CliRunner
 
 from forebay.cli.app import app
 from forebay.cli.bench.shared import tell
-from forebay.wire import Peer, QueueStatus, SlotStatus, Status
+from forebay.cli.inspector import Inspector
+from forebay.wire import Limits, Peer, QueueStatus, SlotStatus, Status
 
 HOSTILE = "a\x1b[31m\x9b2J\u202e\x7f\r\n\b[bold]:skull:\\[é\U0001f600"
 PEER = Peer(name=HOSTILE, pid=1, host=HOSTILE)
@@ -46,10 +45,7 @@ STATUS = Status(
 
 @pytest.fixture
 def _told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def ask(*_: Any) -> Status:
-        return STATUS
-
-    monkeypatch.setattr(importlib.import_module("forebay.cli.status"), "_ask", ask)
+    monkeypatch.setattr(Inspector, "talk", lambda *_: (STATUS, Limits()))
     monkeypatch.setenv("COLUMNS", "2000")
 
 

@@ -16,12 +16,13 @@ import pytest
 import zmq
 
 from forebay import LocalDaemon, Refusal, Staged, StagingClient
-from forebay.cli.status import _ask
+from forebay.cli.inspector import Inspector
 from forebay.wire import (
     CHUNK_HEADER_BYTES,
     BrokenError,
     ChunkHeader,
     DataProtection,
+    ExitCode,
     HostError,
     RefusalCode,
     RefusedError,
@@ -171,7 +172,7 @@ def test_the_status_command_takes_keys(start_daemon: StartDaemon, files: KeyFile
     assert done.returncode == 0, done.stderr
     assert '"epoch"' in done.stdout
     done = status("alice")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (ExitCode.REFUSED, "")
     assert "client 'alice' lacks the right 'inspect'" in done.stderr
 
 
@@ -357,7 +358,7 @@ def test_what_a_client_is_given_to_insist_on_wins_over_its_environment(
 def test_the_status_is_shown_to_whoever_insists_since_no_bulk_data_is_sent_for_it(
     start_daemon: StartDaemon,
 ) -> None:
-    found = asyncio.run(_ask(start_daemon(**TCP).control_endpoint, EVENT_S, None, None))
+    found = Inspector("status", start_daemon(**TCP).control_endpoint, EVENT_S).status()
     assert found.queues == ()
 
 

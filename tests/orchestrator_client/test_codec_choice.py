@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from forebay.orchestrator_client import StagingClient, TrainerHandle
 from forebay.orchestrator_client.codec_choice import (
     AS_IT_IS,
-    AUTO,
-    CODEC_SETTINGS,
     CodecChoice,
     choose_codecs,
     needs_samples,
 )
+from forebay.orchestrator_client.settings import AUTO, CODEC_SETTINGS
 from forebay.wire import BITSHUFFLE_LZ4, CODECS, DTYPES, MIB, RAW, SHUFFLE_LZ4, Array, SettingError
 
 KIB = 1 << 10
