@@ -9,7 +9,9 @@ from forebay.wire import QueueStatus
 
 from .inspector import Inspector, JsonOption, asks_daemon
 from .plain import json_line
-from .table import table
+from .table import peer_words, table
+
+_HEADER = ("queue", "lends", "version", "ready", "on device", "trainer", "attached s", "asks s")
 
 
 @asks_daemon()
@@ -21,16 +23,21 @@ def queues(inspector: Inspector, json: JsonOption = False) -> None:
 
 def queue_table(queues: Iterable[QueueStatus]) -> str:
     """Makes the table of some queues."""
-    return table(("queue", "version", "ready", "on device", "trainer", "attached s"), map(_row, queues))
+    return table(_HEADER, map(_row, queues))
 
 
 def _row(queue: QueueStatus) -> tuple[object, ...]:
     trainer = queue.trainer
     return (
-        queue.name,
+        *(queue.name, "paused" if queue.paused else "yes"),
         "" if queue.policy_version is None else queue.policy_version,
-        len(queue.ready),
-        ", ".join(queue.on_device),
-        f"{trainer.name} {trainer.pid} on {trainer.host}" if trainer else "none",
+        *(len(queue.ready), len(queue.on_device), peer_words(trainer) or _nobody(queue)),
         f"{queue.trainer_since_s:.0f}" if trainer else "",
+        f"{queue.asks_s:.1f}" if queue.asks_s else "",
     )
+
+
+def _nobody(queue: QueueStatus) -> str:
+    if queue.last_trainer is None:
+        return "none"
+    return f"none; {peer_words(queue.last_trainer)} gone {queue.gone_s:.0f} s"

@@ -12,14 +12,16 @@ from forebay.wire import MIB, SlotStatus
 
 from .inspector import Inspector, JsonOption, asks_daemon, complete_queue
 from .plain import json_line
-from .table import table
+from .table import peer_words, table
+
+_HEADER = ("slot", "gen", "state", "MiB", "queue", "key", "version", "filled", "age s", "with", "held s")
 
 
 @asks_daemon()
 def slots(
     inspector: Inspector,
     queue: Annotated[
-        str | None, typer.Option(help="only what this queue holds", autocompletion=complete_queue)
+        str | None, typer.Option(help="only slots that hold something of it", autocompletion=complete_queue)
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -29,9 +31,8 @@ def slots(
 
 
 def slot_table(slots: Iterable[SlotStatus]) -> str:
-    """Makes the table of some slots."""
-    header = ("slot", "gen", "state", "MiB", "queue", "key", "version", "filled", "offered s", "holder")
-    return table(header, map(_row, slots))
+    """Makes the table of some slots; beside a micro-batch stands who sends it, or who has it."""
+    return table(_HEADER, map(_row, slots))
 
 
 def _row(slot: SlotStatus) -> tuple[object, ...]:
@@ -39,6 +40,7 @@ def _row(slot: SlotStatus) -> tuple[object, ...]:
         *(slot.index, slot.generation, slot.state, f"{slot.slot_bytes / MIB:.0f}", slot.queue, slot.key),
         "" if slot.policy_version is None else slot.policy_version,
         f"{slot.received_bytes / slot.expected_bytes:.0%}" if slot.expected_bytes else "",
-        f"{slot.offered_s:.1f}" if slot.key else "",
-        f"{slot.holder.name} {slot.holder.pid}" if slot.holder else "",
+        f"{slot.age_s:.1f}" if slot.key else "",
+        peer_words(slot.holder or slot.sender),
+        f"{slot.held_s:.1f}" if slot.holder else "",
     )

@@ -3,43 +3,76 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
-from forebay.wire import Limits, Status, on_one_line, printable
+from forebay.wire import OfferStatus, PeerStatus, Status, on_one_line, printable
 
-from .inspector import Conversation, Inspector, JsonOption, asks_daemon
+from .inspector import Inspector, JsonOption, asks_daemon
 from .plain import json_line
 from .queues import queue_table
 from .slots import slot_table
-from .table import size
+from .table import peer_words, size, table
+
+_SHOWN_PEERS = 8
+_SHOWN_OFFERS = 8
 
 
 @asks_daemon()
 def status(inspector: Inspector, json: JsonOption = False) -> None:
-    """Show the daemon, its slots and its queues."""
-    found, limits = inspector.talk(_ask)
-    if json:
-        sys.stdout.write(json_line(found))
-    else:
-        parts = (daemon_lines(found, limits), slot_table(found.slots), queue_table(found.queues))
-        sys.stdout.write("\n".join(parts))
+    """Show the daemon, its slots, its queues, and who uses it."""
+    found = inspector.status()
+    sys.stdout.write(json_line(found) if json else "\n".join(_parts(found)))
 
 
-async def _ask(daemon: Conversation) -> tuple[Status, Limits]:
-    return await daemon.status(), daemon.welcome.limits
+def _parts(found: Status) -> Iterator[str]:
+    yield daemon_lines(found)
+    yield slot_table(found.slots)
+    if found.queues:
+        yield queue_table(found.queues)
+    if found.offers:
+        yield _offer_table(found.offers[:_SHOWN_OFFERS])
+    if found.peers:
+        yield _peer_table(found.peers[:_SHOWN_PEERS])
 
 
-def daemon_lines(found: Status, limits: Limits) -> str:
+def daemon_lines(found: Status) -> str:
     """Says who the daemon is, what it allows and what it has, a line each."""
-    held = sum(slot.slot_bytes for slot in found.slots)
+    limits = found.limits
+    held_bytes = sum(slot.slot_bytes for slot in found.slots)
+    bound = f" of {size(found.max_private_bytes)}" if found.max_private_bytes else ""
     told = {
-        "daemon": f"version {printable(found.software)}, pid {found.peer.pid} on {printable(found.peer.host)}",
-        "up": f"{spell_s(found.uptime_s)}, {'draining' if found.draining else 'serving'}",
-        "pool": f"{printable(found.pool)}, {len(found.slots)} slots, {size(held)}",
+        "daemon": f"version {printable(found.software)}, {peer_words(found.peer)}",
+        "up": f"{spell_s(found.uptime_s)}, {_mood(found)}",
+        "pool": f"{printable(found.pool)}, {len(found.slots)} slots, {size(held_bytes)}",
         "limits": f"{size(limits.max_micro_batch_bytes)} and {limits.max_leaves} arrays a micro-batch,"
         f" {size(limits.chunk_bytes)} a chunk",
+        "memory": f"{size(found.private_bytes)}{bound}, private" if found.private_bytes else "",
         "waiting": f"{found.waiting_offers} offers",
+        "peers": f"{found.peer_count}, the last to be heard first" if found.peer_count else "",
     }
-    return "".join(on_one_line(f"{name:8}{words}") + "\n" for name, words in told.items())
+    return "".join(on_one_line(f"{name:8}{words}") + "\n" for name, words in told.items() if words)
+
+
+def _mood(found: Status) -> str:
+    if found.stopping:
+        return "stopping"
+    words = "draining: takes nothing in" if found.draining else "serving"
+    return f"{words}, paused: lends nothing" if found.paused else words
+
+
+def _offer_table(offers: tuple[OfferStatus, ...]) -> str:
+    return table(("waiting in", "key", "size", "from", "waits s", "left s"), map(_offer_row, offers))
+
+
+def _offer_row(offer: OfferStatus) -> tuple[object, ...]:
+    return (
+        *(offer.queue, offer.key, size(offer.payload_bytes), peer_words(offer.sender)),
+        *(f"{offer.waits_s:.1f}", f"{offer.left_s:.1f}"),
+    )
+
+
+def _peer_table(peers: tuple[PeerStatus, ...]) -> str:
+    return table(("peer", "heard s ago"), ((peer_words(one.peer), f"{one.heard_s:.1f}") for one in peers))
 
 
 def spell_s(seconds: float) -> str:

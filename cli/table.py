@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from forebay.wire import GIB, MIB, printable
+from forebay.wire import GIB, MIB, Peer, printable
 
 _GAP: Final = "  "
 _CUT: Final = "..."
@@ -72,6 +72,11 @@ def _width(text: str) -> int:
 
 def _is_number(cells: Sequence[str]) -> bool:
     return all(cell == "" or cell[0] in "-0123456789" for cell in cells)
+
+
+def peer_words(peer: Peer | None) -> str:
+    """Names a peer; empty if there is none."""
+    return "" if peer is None else printable(f"{peer.name} {peer.pid} on {peer.host}")
 
 
 def size(value: int) -> str:

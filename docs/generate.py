@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from api_page import api_page
+from cli_page import cli_page
 
 from forebay.benchmarks.goals import GOALS
 from forebay.daemon import Settings
@@ -24,7 +25,14 @@ from forebay.shm import HEADER_FIELDS, SLOT_TRANSITIONS
 from forebay.trainer.call_states import CALL_TRANSITIONS
 from forebay.trainer.entry_states import ENTRY_TRANSITIONS
 from forebay.trainer.settings import TrainerSettings
-from forebay.wire import DTYPES, MICRO_BATCH_TRANSITIONS, REFUSAL_MEANINGS, setting_of, variable_of
+from forebay.wire import (
+    DTYPES,
+    EXIT_MEANINGS,
+    MICRO_BATCH_TRANSITIONS,
+    REFUSAL_MEANINGS,
+    setting_of,
+    variable_of,
+)
 
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- made from the code: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -80,6 +88,11 @@ def slot_layout() -> str:
 def refusals() -> str:
     """The refusal codes."""
     return table(("code", "meaning"), [(f"`{code}`", words) for code, words in REFUSAL_MEANINGS.items()])
+
+
+def exit_codes() -> str:
+    """The exit codes of the command line."""
+    return table(("code", "meaning"), [(f"{code:d}", words) for code, words in EXIT_MEANINGS.items()])
 
 
 def dtypes() -> str:
@@ -187,6 +200,8 @@ def _performance() -> dict[str, Any]:
 
 PARTS: dict[str, Callable[[], str]] = {
     "api": api_page,
+    "cli": cli_page,
+    "exit-codes": exit_codes,
     "performance-run": performance_run,
     "performance-goals": performance_goals,
     "performance-ways": performance_ways,

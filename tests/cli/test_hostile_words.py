@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from forebay.cli.app import app
 from forebay.cli.bench.shared import tell
 from forebay.cli.inspector import Inspector
-from forebay.wire import Limits, Peer, QueueStatus, SlotStatus, Status
+from forebay.wire import Peer, QueueStatus, SlotStatus, Status
 
 HOSTILE = "a\x1b[31m\x9b2J\u202e\x7f\r\n\b[bold]:skull:\\[é\U0001f600"
 PEER = Peer(name=HOSTILE, pid=1, host=HOSTILE)
@@ -45,7 +45,7 @@ STATUS = Status(
 
 @pytest.fixture
 def _told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Inspector, "talk", lambda *_: (STATUS, Limits()))
+    monkeypatch.setattr(Inspector, "talk", lambda *_: STATUS)
     monkeypatch.setenv("COLUMNS", "2000")
 
 
@@ -58,7 +58,7 @@ def test_a_status_shows_what_peers_say_and_follows_none_of_it() -> None:
     shown = CliRunner().invoke(app, ["status"]).stdout
     assert drives_nothing(shown)
     assert "[bold]:skull:" in shown.replace("\n", "")
-    assert "offered s" in shown
+    assert "held s" in shown
 
 
 @pytest.mark.usefixtures("_told")
