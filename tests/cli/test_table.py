@@ -1,0 +1,44 @@
+"""Tables fit the terminal, whatever peers call things."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+
+from forebay.cli.table import size, table
+
+
+def columns(line: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in line)
+
+
+@pytest.mark.parametrize("key", ["k" * 500, "\u6c34" * 250, "a\u0301" * 90, "short"])
+def test_no_line_is_wider_than_it_may_be(key: str) -> None:
+    lines = table(("slot", "key", "queue"), [(1, key, key), (2, "b", "")], columns=40).splitlines()
+    assert len(lines) == 3
+    assert all(columns(unicodedata.normalize("NFC", line)) <= 40 for line in lines)
+
+
+def test_what_is_cut_is_marked_and_what_fits_is_whole() -> None:
+    told = table(("key", "n"), [("k" * 30, 7), ("short", 1234)], columns=20)
+    assert told == "key                n\n" + "kkkkkkkkkkk...     7\n" + "short           1234\n"
+
+
+def test_a_column_in_which_nothing_stands_is_left_out_but_not_that_of_a_zero() -> None:
+    assert table(("a", "empty", "zero"), [("x", "", 0)], columns=80) == "a  zero\nx     0\n"
+
+
+def test_a_table_without_rows_is_its_header() -> None:
+    assert table(("a", "b"), [], columns=80) == "a  b\n"
+
+
+def test_a_cell_drives_no_terminal() -> None:
+    assert table(("a",), [("\x1b[31m\n",)], columns=80).splitlines()[1] == "\\x1b[31m\\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1 << 20, "1 MiB"), (3 << 29, "1.5 GiB")]
+)
+def test_a_size_is_spelled_in_the_largest_unit_that_it_has(value: int, words: str) -> None:
+    assert size(value) == words
