@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+# numpy first: ml_dtypes asks for a part of it, at which two threads that load both would wait for each other.
+import numpy as np  # isort: split
+
 import ml_dtypes
-import numpy as np
 
 from .errors import TreeError
 
