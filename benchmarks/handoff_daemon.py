@@ -12,8 +12,7 @@ import time
 
 import msgspec
 
-from forebay.daemon import Settings
-from forebay.daemon.main import serve, start_logging
+from forebay.daemon import Settings, serve, start_logging
 from forebay.shm import SlotFile, SlotState
 from forebay.wire import ForebayError, exit_code
 

@@ -22,7 +22,7 @@ def serve(config: Path | None = None, **flags: Any) -> None:
     Flags win over the environment (FOREBAY_SLOTS and so on), the environment over a TOML file.
     """
     settings = load_settings(flags, file=config)
-    start_logging(settings.log_level)
+    start_logging(settings.log_level, settings.log_format)
     run_daemon(settings)
 
 

@@ -8,7 +8,8 @@ from forebay.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .embedded import LocalDaemon, local_daemon
-    from .main import serve, start_logging
+    from .logs import start_logging
+    from .main import serve
     from .server import Ready
     from .settings import Settings, load_settings
 else:

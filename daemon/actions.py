@@ -6,7 +6,7 @@ import dataclasses
 import enum
 
 from forebay.shm import Outcome, SlotState
-from forebay.wire import Arrivals, Message
+from forebay.wire import Arrivals, Event, Message
 
 
 class Channel(enum.StrEnum):
@@ -114,7 +114,7 @@ class Log:
     """Write one event to the log."""
 
     level: Level
-    event: str
+    event: Event
     fields: dict[str, object]
 
 

@@ -8,7 +8,8 @@ import logging
 import msgspec
 
 from forebay.shm import Pool, Slot, SlotFile, SlotState, holder_path, is_held
-from forebay.wire import UNLIMITED, ForebayError, decode_manifest
+from forebay.sockets import tell
+from forebay.wire import UNLIMITED, Event, ForebayError, decode_manifest
 
 from .micro_batch import FoundSlot
 
@@ -43,7 +44,8 @@ def found_slots(pool: Pool) -> Found:
         try:
             occupied.append(_read(file))
         except (ForebayError, msgspec.DecodeError) as error:
-            log.warning("slot_unreadable slot=%s state=%s reason=%s", slot.index, slot.state.name, error)
+            fields = {"slot": slot.index, "state": slot.state.name, "reason": str(error)}
+            tell(log, logging.WARNING, Event.SLOT_UNREADABLE, **fields)
             holder = file.header().holder
             if not holder or not is_held(holder_path(pool.path, holder)):
                 slot.state = SlotState.FREE

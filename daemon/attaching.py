@@ -11,6 +11,7 @@ from forebay.wire import (
     Attached,
     Detach,
     Done,
+    Event,
     MicroBatchEvent,
     Peer,
     RefusalCode,
@@ -113,7 +114,7 @@ class Attaching:
         attachment = queue.attachment = self._book.attachments.know(queue, request.holder, peer, now)
         attachment.address, attachment.peer = address, peer
         attachment.credit_total = attachment.lent_total = 0
-        out.log(Level.INFO, "attach", queue=queue.name, **who(peer))
+        out.log(Level.INFO, Event.ATTACH, queue=queue.name, **who(peer))
         attached = Attached(id=request.id, epoch=self._book.epoch, limits=self._book.settings.limits)
         out.do(Reply(address, attached))
         return attachment
@@ -143,7 +144,7 @@ class Attaching:
         peer = attachment.peer
         reason = f"its trainer, {peer.name} pid {peer.pid} on {peer.host}, died before it was finished"
         self._lose_on_device(attachment, now, reason)
-        self._book.out.log(Level.INFO, "detach", queue=queue.name, **who(peer))
+        self._book.out.log(Level.INFO, Event.DETACH, queue=queue.name, **who(peer))
         queue.left(peer, now)
         self._book.out.do(ForgetHolder(holder))
         if queue.attachment is attachment:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from forebay.shm import SlotEvent, SlotState, SlotTable
 from forebay.wire import (
+    Event,
     Incoming,
     MicroBatchEvent,
     MicroBatchState,
@@ -135,10 +136,10 @@ class Book:
     ) -> None:
         """Moves a micro-batch and tells those who await it."""
         batch.move(event, now, reason)
-        self.log(level, batch.state.value, batch, **({"reason": reason} if reason else {}))
+        self.log(level, Event(batch.state), batch, **({"reason": reason} if reason else {}))
         self.waits.answer(batch)
 
-    def log(self, level: Level, event: str, batch: MicroBatch, **fields: object) -> None:
+    def log(self, level: Level, event: Event, batch: MicroBatch, **fields: object) -> None:
         """Logs something about a micro-batch."""
         about = {"queue": batch.queue, "key": batch.key, "slot": batch.slot, "generation": batch.generation}
         self.out.log(level, event, **about, **fields)
@@ -160,24 +161,24 @@ class Book:
         self.queues.of(batch.queue).remove(batch)
         self.slot_moves.apply(batch, SlotEvent.LEND, holder=to.holder)
         batch.lent_at = now
-        self.log(Level.DEBUG, "lent", batch, **who(to.peer))
+        self.log(Level.DEBUG, Event.LENT, batch, **who(to.peer))
 
     def release(self, batch: MicroBatch) -> None:
         """Frees the slot that a trainer needs no longer."""
-        self.log(Level.DEBUG, "released", batch)
+        self.log(Level.DEBUG, Event.RELEASED, batch)
         self.slot_moves.give_back(batch, SlotEvent.RELEASE)
 
     def quarantine(self, batch: MicroBatch, holder: Attachment) -> None:
         """Takes a slot away from a holder that may still read it, unless that was done before."""
         if self.slots[batch.slot].state is SlotState.LENT:
             self.slot_moves.apply(batch, SlotEvent.HOLDER_DIED, holder=holder.holder)
-            self.log(Level.INFO, "quarantined", batch, **who(holder.peer))
+            self.log(Level.INFO, Event.QUARANTINED, batch, **who(holder.peer))
 
     def ready_again(self, batch: MicroBatch) -> None:
         """Puts a quarantined slot back in its old place, once its holder's lock is free."""
         self.slot_moves.apply(batch, SlotEvent.HOLDER_LOCK_FREE)
         batch.was_told_stale, batch.lent_at = False, 0.0
-        self.log(Level.INFO, "returned", batch)
+        self.log(Level.INFO, Event.RETURNED, batch)
         self.queues.of(batch.queue).insert(batch)
 
     # Ends.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from forebay.shm import Pool, SlotFile, holder_path
-from forebay.sockets import Endpoint, Mailbox, PeerAnswers
-from forebay.wire import LocalError, LogLimit, encode_message, printable
+from forebay.sockets import Endpoint, Mailbox, PeerAnswers, kind_of, tell
+from forebay.wire import Event, LocalError, LogLimit, encode_message
 
 from .actions import (
     Action,
@@ -33,7 +33,7 @@ from .ledger import Ledger
 log = logging.getLogger("forebay.daemon")
 
 _WRITE_S = 60.0
-_ALWAYS_TOLD = frozenset({"adopt", "discard"})
+_ALWAYS_TOLD = frozenset({Event.ADOPT, Event.DISCARD})
 
 
 class Executor:
@@ -98,11 +98,11 @@ class Executor:
             answers.flush()
 
     def _withheld(self, count: int) -> None:
-        if self._has_room_for("answers_withheld"):
-            log.warning("answers_withheld count=%s", count)
+        if self._has_room_for(Event.ANSWERS_WITHHELD):
+            tell(log, logging.WARNING, Event.ANSWERS_WITHHELD, count=count)
 
     def _undeliverable(self, count: int) -> None:
-        log.debug("answers_undeliverable count=%s", count)
+        tell(log, logging.DEBUG, Event.ANSWERS_UNDELIVERABLE, count=count)
 
     def _write_state(self, action: WriteState) -> None:
         file = self._pool.files[action.slot]
@@ -136,8 +136,8 @@ class Executor:
             self.perform(self._ledger.holder_free(action.holder, time.monotonic()))
 
         def unwatched(error: OSError) -> None:
-            if self._has_room_for("lock_unwatched"):
-                log.warning("lock_unwatched path=%s reason=%s", path, error.strerror)
+            if self._has_room_for(Event.LOCK_UNWATCHED):
+                tell(log, logging.WARNING, Event.LOCK_UNWATCHED, path=str(path), reason=error.strerror)
 
         path = holder_path(self._pool.path, action.holder)
         watch_lock(path, self._mailbox, freed, unwatched)
@@ -147,13 +147,13 @@ class Executor:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:  # a folder that a member of the group left there: it ends no daemon
-            if self._has_room_for("holder_stays"):
-                log.warning("holder_stays path=%s reason=%s", path, error.strerror)
+            if self._has_room_for(Event.HOLDER_STAYS):
+                tell(log, logging.WARNING, Event.HOLDER_STAYS, path=str(path), reason=error.strerror)
 
     def tell_left_out(self, now: float) -> None:
         """Says how many events were left out of the log; due at `next_deadline`."""
-        for event, count in self._log_limit.take_left_out(now):
-            log.warning("left_out event=%s count=%s", event, count)
+        for kind, count in self._log_limit.take_left_out(now):
+            tell(log, logging.WARNING, Event.LEFT_OUT, kind=kind, count=count)
 
     def next_deadline(self) -> float | None:
         """Returns the monotonic second at which `tell_left_out` has something to say, or None."""
@@ -163,15 +163,14 @@ class Executor:
         # What the host causes is bounded by its slots; peers can cause any number of the others.
         if action.level <= Level.DEBUG or action.event in _ALWAYS_TOLD:
             return True
-        return self._has_room_for(f"{action.event} {action.fields.get('code', '')}".rstrip())
+        return self._has_room_for(kind_of(action.event, action.fields))
 
-    def _has_room_for(self, event: str) -> bool:
-        """Whether the log may have one more of an event that peers cause."""
+    def _has_room_for(self, kind: str) -> bool:
+        """Whether the log may have one more of a kind of event that peers cause."""
         now = time.monotonic()
         self.tell_left_out(now)
-        return self._log_limit.admits(event, now)
+        return self._log_limit.admits(kind, now)
 
     def _log(self, action: Log) -> None:
         if log.isEnabledFor(action.level) and self._is_told(action):
-            words = " ".join(f"{name}={printable(value)}" for name, value in action.fields.items())
-            log.log(action.level, "%s %s", action.event, words)
+            tell(log, action.level, action.event, **action.fields)

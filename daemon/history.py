@@ -6,7 +6,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping
 
-from forebay.wire import Moment, printable
+from forebay.wire import Event, Moment, printable
 
 _OF_THE_MOMENT = frozenset({"queue", "key", "slot", "generation", "peer", "pid", "host"})
 _MAX_WORDS = 400
@@ -26,7 +26,7 @@ class History:
     """
 
     def __init__(self, limit: int) -> None:
-        self._kept: deque[tuple[float, str, Mapping[str, object]]] = deque(maxlen=limit)
+        self._kept: deque[tuple[float, Event, Mapping[str, object]]] = deque(maxlen=limit)
         self.last = 0
 
     def __repr__(self) -> str:
@@ -37,7 +37,7 @@ class History:
         """Number of the oldest moment that is kept."""
         return self.last - len(self._kept) + 1
 
-    def note(self, at: float, event: str, fields: Mapping[str, object]) -> None:
+    def note(self, at: float, event: Event, fields: Mapping[str, object]) -> None:
         """Keeps a moment; the oldest one makes way.
 
         Args:
@@ -69,7 +69,7 @@ class History:
         return moments, moments[-1].number if len(moments) == limit else self.last
 
 
-def _told(number: int, at: float, event: str, fields: Mapping[str, object]) -> Moment:
+def _told(number: int, at: float, event: Event, fields: Mapping[str, object]) -> Moment:
     return Moment(
         number=number,
         at_s=at,

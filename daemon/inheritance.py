@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from forebay.shm import Outcome, SlotEvent, SlotState
-from forebay.wire import MicroBatchState
+from forebay.wire import Event, MicroBatchState
 
 from .actions import Level
 from .attaching import Attaching
@@ -89,4 +89,4 @@ class Inheritance:
             book.queues.of(batch.queue).insert(batch)
         else:
             attaching.adopt(found, batch, now)
-        book.out.log(Level.INFO, "adopt", queue=batch.queue, key=batch.key, slot=batch.slot)
+        book.out.log(Level.INFO, Event.ADOPT, queue=batch.queue, key=batch.key, slot=batch.slot)

@@ -21,6 +21,7 @@ from forebay.wire import (
     DataProtection,
     Detach,
     Drain,
+    Event,
     FindPool,
     Finished,
     Forget,
@@ -279,7 +280,7 @@ class Ledger:
         """Takes no new offers from now on; what is filling may finish."""
         self._book.out.now = now
         self._book.is_stopping = True
-        self._book.out.log(Level.INFO, "drain", by="a signal")
+        self._book.out.log(Level.INFO, Event.DRAIN, by="a signal")
         self._line.drain(now)
         return self._book.out.take()
 
@@ -288,7 +289,7 @@ class Ledger:
         message = Goodbye(kept=kept)
         for queue in self._book.queues if not kept else ():
             for batch in queue.ready:
-                self._book.out.log(Level.WARNING, "discard", queue=queue.name, key=batch.key)
+                self._book.out.log(Level.WARNING, Event.DISCARD, queue=queue.name, key=batch.key)
         trainers = [queue.attachment.address for queue in self._book.queues if queue.attachment]
         self._book.out.do(*(Reply(address, message) for address in self._book.peers))
         self._book.out.do(*(Reply(address, message) for address in trainers if address is not None))

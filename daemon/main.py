@@ -1,4 +1,4 @@
-"""Running a daemon as a process: logging, exit codes, and telling a parent when it is ready."""
+"""Running a daemon as a process: exit codes, and telling a parent when it is ready."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import logging
 import os
 import resource
 import sys
-import time
 import uuid
 
 import msgspec
 
 from forebay.shm import keep_freed_memory
+from forebay.sockets import tell
 from forebay.version import VERSION
-from forebay.wire import MIB, ForebayError, exit_code
+from forebay.wire import MIB, Event, ForebayError, exit_code
 
+from .logs import start_logging
 from .server import Server
 from .settings import Settings, load_settings
 
@@ -41,10 +42,16 @@ def serve(settings: Settings, *, ready_fd: int | None = None, parent_fd: int | N
     try:
         ready = server.ready
         for address in settings.open_to_all:
-            log.warning("insecure endpoint=%s: everybody who reaches it may read, write and reset", address)
-        log.info(
-            "ready control=%s data=%s trainer=%s pool=%s",
-            *(ready.control_endpoint, ready.data_endpoint, ready.trainer_endpoint, ready.pool),
+            words = "everybody who reaches it may read, write and reset"
+            tell(log, logging.WARNING, Event.INSECURE, endpoint=address, words=words)
+        tell(
+            log,
+            logging.INFO,
+            Event.SERVING,
+            control=ready.control_endpoint,
+            data=ready.data_endpoint,
+            trainer=ready.trainer_endpoint,
+            pool=ready.pool,
         )
         if ready_fd is not None:
             with os.fdopen(ready_fd, "wb") as stream:
@@ -62,25 +69,12 @@ def _raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def start_logging(level: str) -> None:
-    """Sends the log to standard error, times in UTC."""
-    formatter = logging.Formatter(
-        "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
-    )
-    formatter.converter = time.gmtime
-    handler = logging.StreamHandler()
-    handler.setFormatter(formatter)
-    root = logging.getLogger("forebay")
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-
-
 def main() -> int:
     """Runs `python -m forebay.daemon`: settings from the environment, two descriptors as arguments."""
     ready_fd, parent_fd = (int(word) for word in sys.argv[1:3])
     try:
         settings = load_settings()
-        start_logging(settings.log_level)
+        start_logging(settings.log_level, settings.log_format)
         serve(settings, ready_fd=ready_fd, parent_fd=parent_fd)
     except ForebayError as error:
         sys.stderr.write(f"forebay: {error}\n")

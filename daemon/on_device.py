@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from forebay.shm import SlotEvent
-from forebay.wire import GONE, MAX_ENTRIES, MicroBatchState, RefusalCode, Staged, printable
+from forebay.wire import GONE, MAX_ENTRIES, Event, MicroBatchState, RefusalCode, Staged, printable
 
 from .actions import Level, Reply
 from .book import Book
@@ -49,7 +49,7 @@ def _make_way(book: Book, queue: TrainQueue, known: MicroBatch, told: Told) -> N
     if known in queue.ready:
         queue.remove(known)
         book.slot_moves.give_back(known, SlotEvent.DROP)
-        book.out.log(Level.WARNING, "already_on_device", queue=queue.name, key=told.key)
+        book.out.log(Level.WARNING, Event.ALREADY_ON_DEVICE, queue=queue.name, key=told.key)
         return
     if known.sender is None:
         return

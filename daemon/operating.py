@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from forebay.wire import (
     Drain,
+    Event,
     Forget,
     Forgotten,
     MicroBatchState,
@@ -43,7 +44,7 @@ class Operating:
         book = self._book
         if not book.is_drained:
             book.is_drained = True
-            book.out.log(Level.WARNING, "drain", by="an operator")
+            book.out.log(Level.WARNING, Event.DRAIN, by="an operator")
             self._line.drain(now)
         self._answer(sender, request.id)
 
@@ -60,7 +61,7 @@ class Operating:
             return
         if request.queue not in book.paused:
             book.paused.add(request.queue)
-            book.out.log(Level.WARNING, "pause", queue=request.queue)
+            book.out.log(Level.WARNING, Event.PAUSE, queue=request.queue)
         self._answer(sender, request.id)
 
     def resume(self, sender: Address, request: Resume, now: float) -> None:
@@ -72,7 +73,7 @@ class Operating:
         if not request.queue:
             book.is_drained = False
         if is_news:
-            book.out.log(Level.WARNING, "resume", queue=request.queue)
+            book.out.log(Level.WARNING, Event.RESUME, queue=request.queue)
         for queue in book.queues:
             self._lending.lend(queue, now)
         self._answer(sender, request.id)
@@ -109,5 +110,5 @@ class Operating:
                 book.outcomes.refuse_attempt(batch, RefusalCode.DROPPED, _FORGOTTEN)
             book.drop(batch, now, _FORGOTTEN)
         book.outcomes.forget(batch)
-        book.out.log(Level.WARNING, "forget", queue=request.queue, key=request.key, was=state.value)
+        book.out.log(Level.WARNING, Event.FORGET, queue=request.queue, key=request.key, was=state.value)
         book.out.do(Reply(sender, Forgotten(id=request.id, state=state)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from forebay.shm import Outcome
-from forebay.wire import Gone, Reached, RefusalCode, Refused
+from forebay.wire import Event, Gone, Reached, RefusalCode, Refused
 
 from .actions import Action, Address, Level, Log, Reply, WriteOutcome
 from .history import History
@@ -58,10 +58,10 @@ class Outbox:
         """Refuses a request, for a micro-batch if one is named, and counts it."""
         self.counters[f"refused_{code}"] += 1
         about = {"queue": queue, "key": key} if key else {}
-        self.log(Level.WARNING, "refuse", code=code.value, words=words, **about)
+        self.log(Level.WARNING, Event.REFUSE, code=code.value, words=words, **about)
         self.reply(to, Refused(id=request_id, code=code, words=words))
 
-    def log(self, level: Level, event: str, **fields: object) -> None:
+    def log(self, level: Level, event: Event, **fields: object) -> None:
         """Adds an event for the log, and for those who ask what happened."""
         self._history.note(self.now, event, fields)
         if level >= self.least_level:

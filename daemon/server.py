@@ -20,6 +20,7 @@ from forebay.sockets import (
     ServerKeys,
     load_server_keys,
     milliseconds_until,
+    tell,
     too_many_frames,
 )
 from forebay.wire import (
@@ -27,6 +28,7 @@ from forebay.wire import (
     Attach,
     ChunkHeader,
     ControlRequest,
+    Event,
     GetEvents,
     GetStatus,
     Incoming,
@@ -286,4 +288,4 @@ class Server:
         self._executor.close()
         self._mailbox.close()
         self._pool.close(keep=keep)
-        log.info("stopped pool_kept=%s", keep)
+        tell(log, logging.INFO, Event.STOPPED, pool_kept=keep)

@@ -121,6 +121,9 @@ class Settings:
     log_level: str = setting(
         "info", "the least level that is logged", choices=("debug", "info", "warning", "error")
     )
+    log_format: str = setting(
+        "text", "how the log is written: lines to read, or an object of JSON a line", choices=("text", "json")
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)

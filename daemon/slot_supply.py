@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forebay.shm import Slot, SlotState
+from forebay.wire import Event
 
 from .actions import Level, ReserveSlot
 from .book import Book
@@ -60,7 +61,7 @@ class SlotSupply:
         """Hears that a slot's file cannot grow; from now on only an offer that needs the room tries."""
         self._growing.discard(index)
         self._largest_file_bytes = 0
-        self._book.out.log(Level.WARNING, "reserve_failed", slot=index, words=words)
+        self._book.out.log(Level.WARNING, Event.RESERVE_FAILED, slot=index, words=words)
 
     def grow_ahead(self) -> None:
         """Has the next smaller FREE slot enlarged, unless something grows already."""

@@ -7,6 +7,7 @@ import msgspec
 from forebay.wire import (
     TRUSTED,
     Client,
+    Event,
     MicroBatchState,
     Offer,
     Reached,
@@ -163,7 +164,7 @@ class Staging:
             self._staleness.learn(self._book.queues.of(batch.queue), batch.policy_version, now, spare=replaced)
         self._book.log(
             Level.DEBUG,
-            batch.state.value,
+            Event(batch.state),
             batch,
             payload_bytes=batch.payload_bytes,
             policy_version=batch.policy_version,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from forebay.shm import SlotState
-from forebay.wire import MAX_POLICY_VERSION, Advance, Advanced, MicroBatchState, RefusalCode, Stale
+from forebay.wire import MAX_POLICY_VERSION, Advance, Advanced, Event, MicroBatchState, RefusalCode, Stale
 
 from .actions import Address, Level, Reply
 from .book import Book
@@ -162,7 +162,7 @@ class Staleness:
         self._book.out.counters[counter] += 1
         self._book.out.log(
             Level.WARNING,
-            "stale",
+            Event.STALE,
             queue=batch.queue,
             key=batch.key,
             policy_version=batch.policy_version,

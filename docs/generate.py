@@ -10,12 +10,13 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from api_page import api_page
 from cli_page import cli_page
+from events_page import event_rows
 
 from forebay.benchmarks.goals import GOALS
 from forebay.daemon import Settings
@@ -30,6 +31,9 @@ from forebay.wire import (
     EXIT_MEANINGS,
     MICRO_BATCH_TRANSITIONS,
     REFUSAL_MEANINGS,
+    ForebayError,
+    RefusedError,
+    exit_code,
     setting_of,
     variable_of,
 )
@@ -93,6 +97,26 @@ def refusals() -> str:
 def exit_codes() -> str:
     """The exit codes of the command line."""
     return table(("code", "meaning"), [(f"{code:d}", words) for code, words in EXIT_MEANINGS.items()])
+
+
+def events() -> str:
+    """The events of the log."""
+    return table(("event", "logged by", "levels", "meaning"), event_rows())
+
+
+def errors() -> str:
+    """The error classes, each behind its base, with the exit code that it ends a command with."""
+    return table(("error", "a kind of", "exit code", "meaning"), list(_error_rows(ForebayError)))
+
+
+def _error_rows(kind: type[ForebayError]) -> Iterator[tuple[str, ...]]:
+    base = "" if kind is ForebayError else f"`{kind.__bases__[0].__name__}`"
+    error = RefusedError("", "") if kind is RefusedError else kind.__new__(kind)  # its code has a say in it
+    meaning = (kind.__doc__ or "").partition("\n")[0].rstrip(".")
+    yield f"`{kind.__name__}`", base, f"{exit_code(error):d}", meaning
+    for below in kind.__subclasses__():
+        if below.__module__ == kind.__module__:  # those of one package alone are in the Python API
+            yield from _error_rows(below)
 
 
 def dtypes() -> str:
@@ -211,6 +235,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "entry-table": entry_table,
     "slot-layout": slot_layout,
     "refusals": refusals,
+    "events": events,
+    "errors": errors,
     "dtypes": dtypes,
     "settings": settings,
     "trainer-settings": trainer_settings,

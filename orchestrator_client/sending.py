@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import zmq
 
-from forebay.sockets import ClientKeys
-from forebay.wire import BrokenError, ClosedError, Granted, Limits, SettingError, TreeRegistry, flatten
+from forebay.sockets import ClientKeys, tell
+from forebay.wire import BrokenError, ClosedError, Event, Granted, Limits, SettingError, TreeRegistry, flatten
 
 from .chunk_sender import ChunkSender, StopSignal
 from .closing import in_own_thread, outlast
@@ -103,7 +103,7 @@ class Wire:
         if target != self._admitted:
             target.check(self._least_protection)
             self._admitted = target
-            log.info("data_endpoint address=%s guard=%s", target.endpoint, target.guard)
+            tell(log, logging.INFO, Event.DATA_ENDPOINT, address=target.endpoint, guard=target.guard)
 
     def sender(self, target: Target) -> ChunkSender:
         """Returns the sender to a data endpoint; a daemon that was restarted may have another. Needs the turn.

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator
 import zmq
 
 from forebay.shm import this_peer
-from forebay.sockets import LOOK_S, ClientKeys, Finding, Who, ping, why_silent
+from forebay.sockets import LOOK_S, ClientKeys, Finding, Who, ping, tell, why_silent
 from forebay.wire import (
     CONTROL_HEARTBEAT_TIMEOUT_MS,
     MAX_FRAMES,
     PROTOCOL_VERSION,
     BrokenError,
     ClosedError,
+    Event,
     ForebayError,
     Goodbye,
     Hello,
@@ -154,7 +155,7 @@ class ServerLink:
         try:
             return await in_own_thread(why_silent, self.endpoint)
         except Exception as error:  # noqa: BLE001 - that nobody answered is to be told, whatever is wrong with a look
-            log.info("look_failed endpoint=%s reason=%s", self.endpoint, words_of(error))
+            tell(log, logging.INFO, Event.LOOK_FAILED, endpoint=self.endpoint, reason=words_of(error))
             return _NOT_KNOWN
 
     async def say_hello(self, deadline: float) -> Welcome:
@@ -299,7 +300,8 @@ class ServerLink:
         try:
             reply = self.kind.decode(frame)
         except ProtocolError as error:
-            log.warning("unreadable_answer endpoint=%s reason=%s", self.endpoint, error)
+            fields = {"endpoint": self.endpoint, "reason": str(error)}
+            tell(log, logging.WARNING, Event.UNREADABLE_ANSWER, **fields)
             if self.welcome is None:
                 self._tell_all(error)
             return

@@ -13,7 +13,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from forebay.wire import ForebayError, LocalError, RefusalCode, StaleError, UsageError, printable, words_of
+from forebay.sockets import tell
+from forebay.wire import Event, ForebayError, LocalError, RefusalCode, StaleError, UsageError, printable, words_of
 
 from .ahead_books import AheadBooks
 from .ahead_states import AheadState, Entry
@@ -291,12 +292,12 @@ class StageAhead:
 
     def _fall_back(self, entry: Entry, reason: str) -> None:
         self._books.fell_back(entry, reason)
-        log.warning("stage_fallback key=%s reason=%s", printable(entry.key), reason)
+        tell(log, logging.WARNING, Event.AHEAD_FALLBACK, key=entry.key, reason=reason)
 
     def _skip(self, entry: Entry, reason: str) -> None:
         self._books.skipped(entry, reason)
-        key = printable(entry.key)
-        log.warning("stage_stale key=%s policy_version=%s reason=%s", key, entry.policy_version, reason)
+        fields = {"key": entry.key, "policy_version": entry.policy_version, "reason": reason}
+        tell(log, logging.WARNING, Event.AHEAD_STALE, **fields)
 
     # The end.
 
@@ -308,6 +309,6 @@ class StageAhead:
         if inspect.isasyncgen(self._source):
             troubles += await trouble_with("the end of the source", self._source.aclose())
         for words in troubles:
-            log.warning("stage_ahead_close trouble=%s", words)
+            tell(log, logging.WARNING, Event.AHEAD_CLOSE, trouble=words)
             if error is not None:
                 error.add_note(f"stage-ahead loop: {words}")

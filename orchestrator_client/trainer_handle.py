@@ -12,7 +12,8 @@ from typing import Any, Self
 import msgspec
 
 from forebay.shm import default_endpoint
-from forebay.wire import ProtocolError, RefusalCode, StepTimes, TreeRegistry, WorkerStatus, default_registry
+from forebay.sockets import tell
+from forebay.wire import Event, ProtocolError, RefusalCode, StepTimes, TreeRegistry, WorkerStatus, default_registry
 
 from .client import StagingClient
 from .key_choice import worker_keys
@@ -291,7 +292,7 @@ class TrainerHandle:
         del payload
         value, omitted = self._calls.value_of(await self._calls.run(prepared, timeout_s=timeout_s))
         if omitted:
-            log.warning("answer_omitted method=%s reason=%s", method, omitted)
+            tell(log, logging.WARNING, Event.ANSWER_OMITTED, method=method, reason=omitted)
         return value
 
     async def stage_batch(self, payload: Any, *, key: str, timeout_s: float = 600.0) -> dict[str, Any]:

@@ -29,10 +29,11 @@ from typing import Final
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from forebay.wire import Faults
+from forebay.wire import Event, Faults
 
 from .failed_handshakes import EVENTS, FailedHandshakes
 from .limited_log import LimitedLog
+from .telling import tell
 
 log = logging.getLogger("forebay.sockets")
 
@@ -161,8 +162,8 @@ class Connections:
         if self._is_closed:
             return
         self._is_closed = True
-        words = "endpoint=%s max_connections=%s"
-        self._log.tell(logging.WARNING, "connections_full", words, self._setting, self._limit)
+        fields = {"endpoint": self._setting, "max_connections": self._limit}
+        self._log.tell(logging.WARNING, Event.CONNECTIONS_FULL, **fields)
         with contextlib.suppress(OSError):
             if (path := ipc_path(self._address())) is not None:
                 path.rename(hidden_path(path))
@@ -172,8 +173,8 @@ class Connections:
 
     def _open_door(self) -> None:
         self._is_closed = False
-        words = "endpoint=%s refused=%s"
-        self._log.tell(logging.INFO, "connections_taken_again", words, self._setting, self.refused_count)
+        fields = {"endpoint": self._setting, "refused": self.refused_count}
+        self._log.tell(logging.INFO, Event.CONNECTIONS_TAKEN_AGAIN, **fields)
         with contextlib.suppress(OSError):
             if (path := ipc_path(self._address())) is not None:
                 hidden_path(path).rename(path)
@@ -255,5 +256,6 @@ def fitting_connections(wanted: int, *, setting: str, endpoints: int, others: in
     room, shares = soft - open_now - _SPARE_DESCRIPTORS, endpoints + others
     fitting = max((room - endpoints * BURST) // shares, room // (4 * shares), 1)
     if fitting < wanted:
-        log.warning("connections_lowered %s=%s wanted=%s descriptors=%s", setting, fitting, wanted, soft)
+        fields = {setting: fitting, "wanted": wanted, "descriptors": soft}
+        tell(log, logging.WARNING, Event.CONNECTIONS_LOWERED, **fields)
     return min(wanted, fitting)

@@ -8,7 +8,7 @@ from typing import Final
 
 import zmq
 
-from forebay.wire import Faults
+from forebay.wire import Event, Faults
 
 from .limited_log import LimitedLog
 
@@ -89,10 +89,14 @@ class FailedHandshakes:
 
     def _tell(self, reason: str, peer: str) -> None:
         self._faults.count(f"handshake_failed_{reason}")
-        # Where there are no keys, it is mostly somebody who looks whether the port is open.
-        level = logging.WARNING if self._bound.curve_server else logging.INFO
-        words = "endpoint=%s peer=%s reason=%s: %s"
-        self._log.tell(level, "handshake_failed", words, self._setting, peer, reason, _WORDS[reason])
+        self._log.tell(
+            # Where there are no keys, it is mostly somebody who looks whether the port is open.
+            logging.WARNING if self._bound.curve_server else logging.INFO,
+            Event.HANDSHAKE_FAILED,
+            endpoint=self._setting,
+            peer=peer,
+            reason=f"{reason}: {_WORDS[reason]}",
+        )
 
 
 def _reason(event: int, value: int) -> str:

@@ -15,6 +15,7 @@ import zmq
 from forebay.wire import (
     STRANGER,
     Client,
+    Event,
     LocalError,
     SettingError,
     check_key_settings,
@@ -25,6 +26,7 @@ from forebay.wire import (
 
 from .keys import KeyPair, check_mode, load_key_pair
 from .limited_log import LimitedLog
+from .telling import tell
 
 if TYPE_CHECKING:
     from zmq.auth.thread import AuthenticationThread
@@ -77,12 +79,13 @@ class AuthorisedFile:
             if mark is None or not isinstance(error.__cause__, OSError):
                 self._mark = mark
             if str(error) != self._trouble or self._mark == mark:
-                log.error("authorised_file_wrong kept=%s reason=%s", len(self._clients), error)  # noqa: TRY400
+                fields: dict[str, object] = {"kept": len(self._clients), "reason": str(error)}
+                tell(log, logging.ERROR, Event.AUTHORISED_FILE_WRONG, **fields)
             self._trouble = str(error)
         else:
             self._mark, self._trouble = mark, ""
-            names = ",".join(sorted(printable(client.name) for client in self._clients.values()))
-            log.warning("authorised_file_changed clients=%s", names)
+            names = sorted(client.name for client in self._clients.values())
+            tell(log, logging.WARNING, Event.AUTHORISED_FILE_CHANGED, clients=names)
 
     def _look(self) -> _Mark:
         try:
@@ -170,12 +173,11 @@ class Gate:
         try:
             client = self._authorised.client_of(text)
         except Exception as error:  # noqa: BLE001 - it would end pyzmq's thread, and nobody would enter any more
-            self._log.tell(logging.ERROR, "gate_failed", "key=%s reason=%s", text, words_of(error))
+            self._log.tell(logging.ERROR, Event.GATE_FAILED, key=text, reason=words_of(error))
             return False
         if not client.rights:
-            self._log.tell(
-                logging.WARNING, "stranger_turned_away", "key=%s peer=%s", text, self._authenticator.peer
-            )
+            peer = self._authenticator.peer
+            self._log.tell(logging.WARNING, Event.STRANGER_TURNED_AWAY, key=text, peer=peer)
         return bool(client.rights)
 
     def close(self) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 
-from forebay.wire import LogLimit
+from forebay.wire import Event, LogLimit
+
+from .telling import tell
 
 
 class LimitedLog:
@@ -22,19 +23,21 @@ class LimitedLog:
         self._log = log
         self._limit = LogLimit()
 
-    def tell(self, level: int, event: str, words: str, *values: object) -> None:
+    def tell(self, level: int, event: Event, /, **fields: object) -> None:
         """Writes an event, or counts it.
 
         Args:
             level: As in `logging`.
-            event: Its name.
-            words: A format for the values.
-            *values: What goes into it.
+            event: What happened; a field `code` makes kinds of it that are counted apart.
+            **fields: As `tell` takes them.
         """
-        # What a user's handler raises must not end the thread that tells.
-        with contextlib.suppress(Exception):
-            now = time.monotonic()
-            for name, count in self._limit.take_left_out(now):
-                self._log.warning("left_out event=%s count=%s", name, count)
-            if self._limit.admits(event, now):
-                self._log.log(level, f"{event} {words}", *values)
+        now = time.monotonic()
+        for kind, count in self._limit.take_left_out(now):
+            tell(self._log, logging.WARNING, Event.LEFT_OUT, kind=kind, count=count)
+        if self._limit.admits(kind_of(event, fields), now):
+            tell(self._log, level, event, **fields)
+
+
+def kind_of(event: Event, fields: dict[str, object]) -> str:
+    """Returns what a `LogLimit` counts an event as: its word, and its code if it has one."""
+    return f"{event} {fields.get('code', '')}".rstrip()

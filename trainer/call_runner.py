@@ -7,7 +7,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from forebay.sockets import tell
 from forebay.wire import (
+    Event,
     HostError,
     Limits,
     ProtocolError,
@@ -24,11 +26,12 @@ from .call_record import CallRecord
 from .crew import Crew
 from .events import StepDone
 from .inline_payloads import InlinePayloads
-from .quiet_log import tell
 from .step_clock import StepClock
 from .trained_keys import AlreadyTrainedError
 from .travel import packed
 from .worker_methods import EngineMethods, Method, registered
+
+log = logging.getLogger("forebay.trainer")
 
 _MAX_TRACEBACK_CHARS = 16_000
 _MIN_THREADS = 2
@@ -141,7 +144,8 @@ class CallRunner:
         return (self._payloads.take(call, self._registry),), options
 
     def _raised(self, name: str, error: BaseException, *, began: bool) -> Raised:
-        tell(logging.WARNING, "call_raised method=%s began=%s error=%s", name, began, words_of(error))
+        fields = {"method": name, "began": began, "error": words_of(error)}
+        tell(log, logging.WARNING, Event.CALL_RAISED, **fields)
         return Raised(
             kind=type(error).__name__,
             words=words_of(error),

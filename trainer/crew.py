@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from forebay.wire import HostError
+from forebay.sockets import tell
+from forebay.wire import Event, HostError
 
-from .quiet_log import tell
+log = logging.getLogger("forebay.trainer")
 
 _EXIT_S: Final = 30.0
 _EXIT_HANGING: Final = 1
@@ -96,7 +97,7 @@ class Crew:
         """Waits for what is inside of JAX: a thread that is killed there would abort the process."""
         if os.getpid() != self._pid or self.close(_EXIT_S):
             return
-        tell(logging.ERROR, "WORKER_HANGS %r still runs a method %g s after the end", self, _EXIT_S)
+        tell(log, logging.ERROR, Event.WORKER_HANGS, crew=repr(self), after_s=_EXIT_S)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_EXIT_HANGING)

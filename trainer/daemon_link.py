@@ -16,11 +16,12 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from forebay.shm import SHARE_SHM, FileLock, lock_holder, read_pool_header, this_peer
-from forebay.sockets import milliseconds_until, ping, why_silent
+from forebay.sockets import milliseconds_until, ping, tell, why_silent
 from forebay.wire import (
     MAX_FRAMES,
     BrokenError,
     Detach,
+    Event,
     ForebayError,
     HostError,
     LocalError,
@@ -33,7 +34,8 @@ from forebay.wire import (
 
 from .conversation import Conversation, Holdings, Phase, Report
 from .conversation_words import told
-from .quiet_log import tell
+
+log = logging.getLogger("forebay.trainer")
 
 _CLOSE_S = 2.0
 _LOCK_TRIES = 3
@@ -136,7 +138,7 @@ class DaemonLink:
         if not self._post(say):
             report = make()
             if report is not None:
-                tell(logging.WARNING, "report_undelivered: %s", told(report))
+                tell(log, logging.WARNING, Event.REPORT_UNDELIVERED, report=told(report))
 
     def demand_changed(self) -> None:
         """Has the present demand stated, once however often it changed meanwhile; safe from any thread."""
@@ -183,7 +185,7 @@ class DaemonLink:
             self._release()
 
     def _fail(self, error: ForebayError) -> None:
-        tell(logging.ERROR, "link_failed reason=%s", error)
+        tell(log, logging.ERROR, Event.LINK_FAILED, reason=str(error))
         self._conversation.phase = Phase.FAILED
         self._conversation.refusal = error
         self._attached_once.set()
@@ -256,7 +258,8 @@ class DaemonLink:
         try:
             reply = decode_trainer_reply(frame)
         except ProtocolError as error:
-            tell(logging.WARNING, "unreadable_answer endpoint=%s reason=%s", self.endpoint, error)
+            fields = {"endpoint": self.endpoint, "reason": str(error)}
+            tell(log, logging.WARNING, Event.UNREADABLE_ANSWER, **fields)
         else:
             self._say(self._conversation.heard(reply, time.monotonic()))
 
@@ -305,7 +308,7 @@ class DaemonLink:
 
     def _release(self) -> None:
         for report in self._conversation.unconfirmed:
-            tell(logging.WARNING, "report_unconfirmed: %s", told(report))
+            tell(log, logging.WARNING, Event.REPORT_UNCONFIRMED, report=told(report))
         self._socket.disable_monitor()
         self._connections.close()
         self._socket.close()

@@ -9,7 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 
-from .quiet_log import tell
+from forebay.sockets import tell
+from forebay.wire import Event, words_of
+
+log = logging.getLogger("forebay.trainer")
 
 _KEPT_BYTES = 1 << 16
 
@@ -60,7 +63,7 @@ class DispatchedArrays:
         try:
             return next((bool(array.is_ready()) for array in self._watched()), False)
         except Exception as error:  # noqa: BLE001 - donated just now; or no array of JAX's
-            tell(logging.DEBUG, "dispatched work cannot be looked at reason=%r", error)
+            tell(log, logging.DEBUG, Event.WORK_UNSEEN, reason=words_of(error))
             return False
 
     def is_lost(self) -> bool:
@@ -73,7 +76,7 @@ class DispatchedArrays:
             try:
                 array.block_until_ready()
             except Exception as error:  # noqa: BLE001 - XLA's errors, and an array deleted just now
-                tell(logging.DEBUG, "dispatched work failed reason=%r", error)
+                tell(log, logging.DEBUG, Event.WORK_FAILED, reason=words_of(error))
 
     def _watched(self) -> Iterator[Any]:
         # One at a time: jaxlib 0.10 crashes when it is asked about an array that was deleted since.

@@ -13,15 +13,17 @@ from typing import Any, Protocol, Self, runtime_checkable
 import jax
 import numpy as np
 
-from forebay.wire import ClosedError, UsageError, printable
+from forebay.sockets import tell
+from forebay.wire import ClosedError, Event, UsageError, printable
 
 from .batch import Batch
 from .feed import NotStagedError
 from .jax_transfer import JaxTransfer
-from .quiet_log import tell
 from .settings import StageMode
 from .staging_queue import WAIT_S, Queued, StagingQueue
 from .step_clock import StepClock
+
+log = logging.getLogger("forebay.trainer")
 
 
 @runtime_checkable
@@ -98,11 +100,8 @@ class StagedEngine:
         self._is_off = self.queue.settings.mode is StageMode.OFF
         self._is_closed = False
         if self._is_off and self.queue.is_fed:
-            tell(
-                logging.WARNING,
-                "STAGE_OFF a daemon feeds %r, but this engine takes nothing from it: set TUNIX_STAGE_BATCH",
-                self.queue,
-            )
+            words = "a daemon feeds it, but this engine takes nothing from it: set TUNIX_STAGE_BATCH"
+            tell(log, logging.WARNING, Event.STAGE_OFF, queue=repr(self.queue), words=words)
 
     def __repr__(self) -> str:
         return f"StagedEngine({type(self.engine).__name__}, {'off' if self._is_off else self.queue})"

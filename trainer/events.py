@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from forebay.wire import StepTimes, printable
+from forebay.sockets import tell_object
+from forebay.wire import Event, StepTimes
 
-from .quiet_log import tell
+log = logging.getLogger("forebay.trainer")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,16 +40,17 @@ class StagePromote:
 
     def emit(self) -> None:
         """Logs it."""
-        tell(
+        tell_object(
+            log,
             logging.INFO,
-            "STAGE_PROMOTE key=%s host_bytes=%d wait_prev_s=%.6f issue_s=%.6f queued=%d on_device=%d",
-            printable(self.key),
-            self.host_bytes,
-            self.wait_prev_s,
-            self.issue_s,
-            self.queued,
-            self.on_device,
-            extra={"event": self},
+            Event.STAGE_PROMOTE,
+            self,
+            key=self.key,
+            host_bytes=self.host_bytes,
+            wait_prev_s=self.wait_prev_s,
+            issue_s=self.issue_s,
+            queued=self.queued,
+            on_device=self.on_device,
         )
 
 
@@ -70,14 +72,15 @@ class StageDemote:
 
     def emit(self) -> None:
         """Logs it."""
-        tell(
+        tell_object(
+            log,
             logging.WARNING,
-            "STAGE_DEMOTE key=%s wanted=%s host_bytes=%d transfer_s=%.6f",
-            printable(self.key),
-            printable(self.wanted),
-            self.host_bytes,
-            self.transfer_s,
-            extra={"event": self},
+            Event.STAGE_DEMOTE,
+            self,
+            key=self.key,
+            wanted=self.wanted,
+            host_bytes=self.host_bytes,
+            transfer_s=self.transfer_s,
         )
 
 
@@ -97,13 +100,14 @@ class StageFail:
 
     def emit(self) -> None:
         """Logs it."""
-        tell(
+        tell_object(
+            log,
             logging.WARNING,
-            "STAGE_FAIL key=%s final=%s reason=%s",
-            printable(self.key),
-            self.is_final,
-            printable(self.reason),
-            extra={"event": self},
+            Event.STAGE_FAIL,
+            self,
+            key=self.key,
+            final=self.is_final,
+            reason=self.reason,
         )
 
 
@@ -121,12 +125,13 @@ class StageStale:
 
     def emit(self) -> None:
         """Logs it."""
-        tell(
+        tell_object(
+            log,
             logging.WARNING,
-            "STAGE_STALE key=%s reason=%s",
-            printable(self.key),
-            printable(self.reason),
-            extra={"event": self},
+            Event.STAGE_STALE,
+            self,
+            key=self.key,
+            reason=self.reason,
         )
 
 
@@ -143,17 +148,18 @@ class StepDone:
     def emit(self) -> None:
         """Logs it."""
         times = self.times
-        tell(
+        tell_object(
+            log,
             logging.INFO,
-            "STEP_DONE key=%s staged=%s wait_s=%.6f dispatch_s=%.6f ready_s=%.6f idle_s=%.6f",
-            printable(times.key),
-            times.is_staged,
-            times.wait_s,
-            times.dispatch_s,
-            times.ready_s,
-            times.idle_s,
-            extra={"event": self},
+            Event.STEP_DONE,
+            self,
+            key=times.key,
+            staged=times.is_staged,
+            wait_s=times.wait_s,
+            dispatch_s=times.dispatch_s,
+            ready_s=times.ready_s,
+            idle_s=times.idle_s,
         )
 
 
-Event = StagePromote | StageDemote | StageFail | StageStale
+StagingEvent = StagePromote | StageDemote | StageFail | StageStale

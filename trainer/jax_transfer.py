@@ -18,6 +18,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from forebay.wire import (
     Array,
+    Event,
     HostError,
     LocalError,
     TreeError,
@@ -34,9 +35,7 @@ from .once import OneWarning
 from .placement import Device, Placement, Target
 from .transfer import Dispatched, OnDevice
 
-unwatchable_warning = OneWarning(
-    "STAGE_UNWATCHED the queue cannot tell when the device has made what the engine returned (%s). Said once"
-)
+unwatchable_warning = OneWarning()
 
 _HOST_MEMORY_KINDS = ("unpinned_host", "pinned_host")
 _NARROWED = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex128": "complex64"}
@@ -142,7 +141,7 @@ class JaxTransfer:
             arrays = [leaf for leaf in jax.tree.leaves(outputs) if is_work(leaf)]
             return DispatchedArrays(arrays) if arrays else None
         except Exception as error:  # noqa: BLE001 - the engine's outputs may be anything, and the step was done
-            unwatchable_warning.give(printable(error))
+            unwatchable_warning.give(Event.STAGE_UNWATCHED, reason=printable(error))
             return None
 
     def _check_64bit(self, leaf: Array, path: str) -> None:

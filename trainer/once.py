@@ -5,25 +5,28 @@ from __future__ import annotations
 import logging
 import threading
 
-from .quiet_log import tell
+from forebay.sockets import tell
+from forebay.wire import Event
+
+log = logging.getLogger("forebay.trainer")
 
 
 class OneWarning:
-    """A warning of which one is enough.
+    """A warning of which one is enough."""
 
-    Args:
-        text: A format for the log.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._was_given = False
 
-    def give(self, *values: object) -> None:
-        """Logs it, the first time."""
+    def give(self, event: Event, /, **fields: object) -> None:
+        """Logs it, the first time.
+
+        Args:
+            event: What happened.
+            **fields: As `forebay.sockets.tell` takes them.
+        """
         with self._lock:
             if self._was_given:
                 return
             self._was_given = True
-        tell(logging.WARNING, self._text, *values)
+        tell(log, logging.WARNING, event, **fields)

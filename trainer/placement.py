@@ -9,11 +9,13 @@ from typing import Any, TypeAlias
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from forebay.wire import Array, TreeError, TreeRegistry, words_of
+from forebay.sockets import tell
+from forebay.wire import Array, Event, TreeError, TreeRegistry, words_of
 from forebay.wire.structure import ROOT, Dict, Leaf, List, Node, Record, Static, Tuple, child_paths
 
 from .host_tree import HostTree
-from .quiet_log import tell
+
+log = logging.getLogger("forebay.trainer")
 
 Device: TypeAlias = Any  # jax.Device, which type checkers take for a variable
 Target: TypeAlias = Sharding | Device | None
@@ -62,13 +64,8 @@ class Placement:
         except (ValueError, IndexError):  # the latter for a leaf of fewer dimensions
             if path not in self._replicated:
                 self._replicated.add(path)
-                tell(
-                    logging.WARNING,
-                    "replicated leaf=%s shape=%s cannot be divided by %s",
-                    path,
-                    leaf.shape,
-                    target.spec,
-                )
+                fields = {"leaf": path, "shape": str(leaf.shape), "not_divided_by": str(target.spec)}
+                tell(log, logging.WARNING, Event.REPLICATED, **fields)
             return NamedSharding(target.mesh, PartitionSpec(), memory_kind=target.memory_kind)
         return target
 

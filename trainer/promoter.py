@@ -7,16 +7,18 @@ import threading
 import time
 from collections.abc import Callable
 
-from forebay.wire import ForebayError, HostError, printable, words_of
+from forebay.sockets import tell_failure
+from forebay.wire import Event, ForebayError, HostError, printable, words_of
 
 from .changed import Changed
 from .entry import Entry, PromotionError
 from .entry_states import EntryState
-from .events import Event, StageDemote, StageFail, StagePromote, StageStale
+from .events import StageDemote, StageFail, StagePromote, StageStale, StagingEvent
 from .host_tree import PlacedTree
 from .queue_books import Await, Demote, Promote, QueueBooks, Work
-from .quiet_log import tell
 from .transfer import OnDevice, Transfer
+
+log = logging.getLogger("forebay.trainer")
 
 
 class _WentStaleError(Exception):
@@ -130,7 +132,7 @@ class Promoter:
     def _begin(self, activity: str) -> None:
         self._activity, self._since = activity, time.monotonic()
 
-    def _carry_out(self, work: Work) -> Event | None:
+    def _carry_out(self, work: Work) -> StagingEvent | None:
         match work:
             case Await():
                 self._wait_for_the_device(work)
@@ -148,7 +150,7 @@ class Promoter:
             self._books.room.awaited(work.work)
             self._changed.notify_all()
 
-    def _promote(self, entry: Entry) -> Event | None:
+    def _promote(self, entry: Entry) -> StagingEvent | None:
         self._begin(f"promoting {printable(entry.key)!r}")
         try:
             placed = entry.placed or self._transfer.place(entry.origin.read())
@@ -179,7 +181,7 @@ class Promoter:
 
     def _end_well(
         self, entry: Entry, on_device: OnDevice, times: tuple[float, float, float, float]
-    ) -> Event | None:
+    ) -> StagingEvent | None:
         asked_at, began_at, issued_at, ended_at = times
         wait_prev_s, self._waited_s = self._waited_s + began_at - asked_at, 0.0
         with self._changed:
@@ -207,14 +209,14 @@ class Promoter:
             ended_at=ended_at,
         )
 
-    def _end_stale(self, entry: Entry, reason: str) -> Event | None:
+    def _end_stale(self, entry: Entry, reason: str) -> StagingEvent | None:
         with self._changed:
             self._books.drop_stale(entry, reason)
             self._demand_changed()
             self._changed.notify_all()
         return StageStale(entry.key, reason) if entry.was_stale else None
 
-    def _end_badly(self, entry: Entry, failure: ForebayError) -> Event:
+    def _end_badly(self, entry: Entry, failure: ForebayError) -> StagingEvent:
         reason = printable(repr(failure))
         _let_go_of_frames(failure)
         with self._changed:
@@ -226,7 +228,7 @@ class Promoter:
             self._changed.notify_all()
         return StageFail(entry.key, reason, not isinstance(failure, PromotionError))
 
-    def _demote(self, work: Demote) -> Event:
+    def _demote(self, work: Demote) -> StagingEvent:
         entry = work.entry
         self._begin(f"bringing {printable(entry.key)!r} back to make room for {printable(work.wanted.key)!r}")
         assert entry.on_device is not None
@@ -253,7 +255,7 @@ class Promoter:
 
 def _let_go_of_frames(failure: BaseException) -> None:
     """Cuts off the frames that a failure went through: they hold arrays, and it may live long."""
-    tell(logging.DEBUG, "a transfer failed", exc_info=failure)
+    tell_failure(log, logging.DEBUG, Event.TRANSFER_FAILED, failure)
     seen: set[int] = set()
     errors: list[BaseException | None] = [failure]
     while errors:

@@ -8,15 +8,17 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from forebay.wire import ClosedError, LocalError, WaitTimeoutError
+from forebay.sockets import tell
+from forebay.wire import ClosedError, Event, LocalError, WaitTimeoutError
 
 from .changed import Changed
 from .feed import Feed, Inlet, NoFeed
 from .promoter import Promoter
 from .queue_books import QueueBooks
-from .quiet_log import tell
 from .settings import StageMode, TrainerSettings
 from .transfer import Transfer
+
+log = logging.getLogger("forebay.trainer")
 
 T = TypeVar("T")
 
@@ -113,7 +115,7 @@ class QueueParts:
         # A log handler may be slow, and everybody else needs the lock.
         self.changed.release()
         try:
-            tell(logging.WARNING, "STAGE_WAIT waited %g s for %s; %s", _SAY_AFTER_S, what, state)
+            tell(log, logging.WARNING, Event.STAGE_WAIT, waited_s=_SAY_AFTER_S, what=what, queue=state)
         finally:
             self.changed.acquire()
 

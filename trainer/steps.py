@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from forebay.wire import ForebayError, LocalError, WaitTimeoutError, printable, words_of
+from forebay.wire import Event, ForebayError, LocalError, WaitTimeoutError, printable, words_of
 
 from .batch import Batch
 from .entry import Entry, InProcess, Origin, PromotionError
@@ -23,10 +23,9 @@ GivenUp = Callable[[], bool]
 
 _READY = frozenset({EntryState.ON_DEVICE, EntryState.REJECTED})
 
-mismatch_warning = OneWarning(
-    "STAGE_MISMATCH key=%s the payload is not what was staged under its key (%s): the entry is dropped, and the"
-    " payload transferred. Said once; the statistics count them"
-)
+mismatch_warning = OneWarning()
+
+_MISMATCH_WORDS = "the entry is dropped, and the payload transferred; said once, the statistics count them"
 
 
 class _UnusableEntryError(Exception):
@@ -101,7 +100,8 @@ def take_same(
     except _UnusableEntryError as unusable:
         cause, words = unusable.cause, unusable.words
     if cause == "mismatch":
-        mismatch_warning.give(printable(key), words)
+        fields = {"key": key, "difference": words, "words": _MISMATCH_WORDS}
+        mismatch_warning.give(Event.STAGE_MISMATCH, **fields)
     return put_now(parts, tree, key, cause, timeout_s)
 
 

@@ -9,10 +9,12 @@ import jax
 import msgspec
 import numpy as np
 
-from forebay.wire import Limits, PackedTree, TreeError, TreeRegistry, pack, words_of
+from forebay.sockets import tell
+from forebay.wire import Event, Limits, PackedTree, TreeError, TreeRegistry, pack, words_of
 
 from .device_work import is_deleted, is_work
-from .quiet_log import tell
+
+log = logging.getLogger("forebay.trainer")
 
 
 def wait_for(outputs: Any) -> None:
@@ -26,7 +28,7 @@ def wait_for(outputs: Any) -> None:
     try:
         leaves = jax.tree.leaves(outputs)
     except Exception as error:  # noqa: BLE001 - an engine's outputs may be anything
-        tell(logging.DEBUG, "outputs cannot be waited for reason=%r", error)
+        tell(log, logging.DEBUG, Event.OUTPUTS_UNSEEN, reason=words_of(error))
         return
     for leaf in leaves:
         if not is_work(leaf) or is_deleted(leaf):

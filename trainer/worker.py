@@ -19,6 +19,7 @@ from forebay.sockets import (
     Mailbox,
     milliseconds_until,
     stopped_by_sigterm,
+    tell,
     too_many_frames,
     waking_signals,
 )
@@ -27,6 +28,7 @@ from forebay.wire import (
     CallRequest,
     CancelCall,
     ClosedError,
+    Event,
     GetWorkerStatus,
     Hello,
     ProtocolError,
@@ -48,11 +50,12 @@ from .call_record import Address, Answer, CallRecord, GiveUp, LetGo, Receive, Ru
 from .call_runner import CallRunner
 from .engine import StagedEngine
 from .inline_payloads import InlinePayloads
-from .quiet_log import log, tell
 from .worker_access import lacks_right, own_call
 from .worker_card import WorkerCard
 from .worker_methods import EngineMethods
 from .worker_sockets import WorkerSockets
+
+log = logging.getLogger("forebay.trainer")
 
 _STOP_MARGIN_S = 5.0
 
@@ -157,8 +160,10 @@ class TrainerWorker:
         self._has_served = True
         self._is_idle.clear()
         for address in self.settings.open_to_all:
-            tell(logging.WARNING, "insecure endpoint=%s: everybody who reaches it may call its methods", address)
-        tell(logging.INFO, "worker_ready endpoint=%s methods=%s", self.endpoint, ",".join(self._runner.methods))
+            words = "everybody who reaches it may call its methods"
+            tell(log, logging.WARNING, Event.INSECURE, endpoint=address, words=words)
+        methods = list(self._runner.methods)
+        tell(log, logging.INFO, Event.WORKER_READY, endpoint=self.endpoint, methods=methods)
         try:
             self._serve()
         finally:
@@ -229,14 +234,14 @@ class TrainerWorker:
         lacking = lacks_right(client, request)
         if lacking:
             self._books.counters["refused_not_allowed"] += 1
-            self._log.tell(logging.WARNING, "refuse code=not_allowed", "words=%s", lacking)
+            self._log.tell(logging.WARNING, Event.REFUSE, code=RefusalCode.NOT_ALLOWED.value, words=lacking)
             self._sockets.send(sender, Refused(id=request.id, code=RefusalCode.NOT_ALLOWED, words=lacking))
         else:
             self._hear(sender, own_call(client, request))
 
     def _refuse_unreadable(self, sender: Address, words: str) -> None:
         self._books.counters["refused_bad_request"] += 1
-        self._log.tell(logging.WARNING, "unreadable_call", "reason=%s", words)
+        self._log.tell(logging.WARNING, Event.UNREADABLE_CALL, reason=words)
         self._sockets.send(sender, Refused(code=RefusalCode.BAD_REQUEST, words=words))
 
     def _hear(self, sender: Address, request: CallRequest) -> None:

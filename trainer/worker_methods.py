@@ -10,15 +10,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from forebay.wire import StepTimes, UsageError, WorkerState, printable, words_of
+from forebay.sockets import tell
+from forebay.wire import Event, StepTimes, UsageError, WorkerState, words_of
 
 from .engine import Declined, StagedEngine
-from .quiet_log import tell
 from .settings import StageMode
 from .staging_queue import check_request
 from .step_clock import StepClock
 from .trained_keys import TrainedKeys
 from .travel import wait_for
+
+log = logging.getLogger("forebay.trainer")
 
 _REMEMBERED_KEYS = 10_000
 SERIAL_LANE = ""
@@ -166,7 +168,7 @@ class EngineMethods:
                     return _declined(key, "a micro-batch with this key was trained already, or is being trained")
                 staged = self._engine.stage_batch(payload, key=key, **options)
         except Exception as error:  # noqa: BLE001 - whatever it was, the caller goes on without staging
-            tell(logging.WARNING, "STAGE_REFUSED key=%s reason=%s", printable(key), words_of(error))
+            tell(log, logging.WARNING, Event.STAGE_REFUSED, key=key, reason=words_of(error))
             return _declined(key, words_of(error))
         if isinstance(staged, Declined):
             return _declined(key, staged.reason)

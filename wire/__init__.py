@@ -92,6 +92,7 @@ if TYPE_CHECKING:
         printable,
         words_of,
     )
+    from .events import EVENT_MEANINGS, Event
     from .exit_codes import EXIT_MEANINGS, ExitCode, exit_code
     from .faults import Faults
     from .inspection import (
@@ -186,6 +187,7 @@ __all__ = [
     "CONNECT_TIMEOUT_MS",
     "CONTROL_HEARTBEAT_TIMEOUT_MS",
     "DTYPES",
+    "EVENT_MEANINGS",
     "EXIT_MEANINGS",
     "GIB",
     "GONE",
@@ -237,6 +239,7 @@ __all__ = [
     "Detach",
     "Done",
     "Drain",
+    "Event",
     "Events",
     "ExitCode",
     "Faults",

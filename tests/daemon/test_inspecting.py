@@ -11,6 +11,7 @@ from forebay.daemon.history import History
 from forebay.wire import (
     MAX_MOMENTS,
     Client,
+    Event,
     Events,
     GetEvents,
     MicroBatchState,
@@ -183,7 +184,7 @@ def test_only_so_many_may_follow(driver: Driver) -> None:
 def test_the_oldest_moment_makes_way_and_the_answer_says_so() -> None:
     history = History(limit=3)
     for number in range(5):
-        history.note(float(number), "e", {"key": str(number)})
+        history.note(float(number), Event.READY, {"key": str(number)})
     kept, last = history.after(0, 10)
     assert ([moment.key for moment in kept], last, history.oldest) == (["2", "3", "4"], 5, 3)
     assert [moment.number for moment in kept] == [3, 4, 5]
@@ -197,14 +198,14 @@ def test_before_the_first_moment_there_is_nothing() -> None:
 
 def test_no_words_are_longer_than_an_answer_can_bear() -> None:
     history = History(limit=3)
-    history.note(0.0, "e", {"words": "x" * 10_000})
+    history.note(0.0, Event.READY, {"words": "x" * 10_000})
     [moment], _ = history.after(0, MAX_MOMENTS)
     assert len(moment.words) <= 400
 
 
 def test_what_a_peer_calls_its_key_reaches_nobody_as_a_terminals_command() -> None:
     history = History(limit=3)
-    history.note(0.0, "e", {"why": "\x1b[2J"})
+    history.note(0.0, Event.READY, {"why": "\x1b[2J"})
     [moment], _ = history.after(0, 10)
     assert moment.words == "why=\\x1b[2J"
 

@@ -88,6 +88,7 @@ def test_every_setting_is_read_from_its_variable(name: str) -> None:
     values = {"bool": "true", "int": "8192", "float": "2.5", "str": "tcp://*:1"}
     special = {
         "log_level": "debug",
+        "log_format": "json",
         "data_protection": "authenticated",
         "data_endpoint": "tcp://127.0.0.1:1",
         "control_endpoint": "ipc:///run/control",

@@ -110,4 +110,6 @@ def test_a_long_wait_is_said_while_it_lasts_and_without_the_lock(
             queue.take("a", timeout_s=20).close()
     finally:
         log.removeHandler(handler)
-    assert any("STAGE_WAIT waited 0 s for micro-batch 'a'" in record.getMessage() for record in caplog.records)
+    assert any(
+        "STAGE_WAIT waited_s=0.000000 what=micro-batch 'a'" in record.getMessage() for record in caplog.records
+    )

@@ -76,7 +76,7 @@ ODD: dict[str, Callable[[], Any]] = {
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Lets the warning of a process be given anew; returns how to see which were."""
-    warning = OneWarning("STAGE_UNWATCHED %s")
+    warning = OneWarning()
     monkeypatch.setattr("forebay.trainer.jax_transfer.unwatchable_warning", warning)
     return lambda: [text for text in caplog.messages if text.startswith("STAGE_UNWATCHED")]
 
@@ -226,7 +226,7 @@ def test_the_promoter_serves_on_when_the_users_logging_raises_at_a_failure(
 def test_a_payload_that_is_not_the_same_is_used_when_the_users_logging_raises(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.trainer.steps.mismatch_warning", OneWarning("STAGE_MISMATCH key=%s"))
+    monkeypatch.setattr("forebay.trainer.steps.mismatch_warning", OneWarning())
     bench.stage("a", "b")
     with bench.queue.put(payload("a", more=1), key="a") as batch:
         assert batch.tree["more"] == 1
