@@ -49,7 +49,9 @@ def _shown(value: object) -> str:
 def _write(
     log: logging.Logger, level: int, event: Event, fields: dict[str, object], carried: object, **more: Any
 ) -> None:
+    if not log.isEnabledFor(level):
+        return
+    extra = {"event": carried, "event_name": event.value, "fields": fields}
+    line = line_of(event, fields)
     with contextlib.suppress(Exception):
-        if log.isEnabledFor(level):
-            extra = {"event": carried, "event_name": event.value, "fields": fields}
-            log.log(level, line_of(event, fields), extra=extra, **more)
+        log.log(level, line, extra=extra, **more)

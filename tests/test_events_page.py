@@ -42,6 +42,21 @@ def test_nothing_is_logged_past_the_vocabulary(page: ModuleType) -> None:
     assert [where.partition(":")[0] for where in found] == [THE_ONE_PLACE], found
 
 
+def passes_on(call: ast.Call) -> bool:
+    return any(ast.unparse(argument) in ("event", "action.event") for argument in call.args)
+
+
+def test_what_is_told_is_of_the_vocabulary(page: ModuleType) -> None:
+    told = [
+        (where, call)
+        for package in page.PACKAGES
+        for where, call in page.calls(package)
+        if call.args and ast.unparse(call.func).rpartition(".")[2] in ("tell", "tell_object", "tell_failure")
+    ]
+    assert len(told) > len(page.PACKAGES)
+    assert [where for where, call in told if not passes_on(call) and not list(page._events_in(call))] == []
+
+
 def test_every_event_of_the_vocabulary_that_is_logged_is_found_where_it_is(page: ModuleType) -> None:
     found = page.places()
     logged = {event for place in found for event in place.events}
