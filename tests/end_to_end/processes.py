@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -34,10 +34,17 @@ class Party:
         arguments: What the script is called with.
         script: What it runs.
         wrapper: A command in front, such as unshare.
+        kind: What of the process is signalled.
     """
 
-    def __init__(self, *arguments: str, script: Path = PARTY, wrapper: Sequence[str] = ()) -> None:
-        self.process = subprocess.Popen(
+    def __init__(
+        self,
+        *arguments: str,
+        script: Path = PARTY,
+        wrapper: Sequence[str] = (),
+        kind: type[subprocess.Popen[str]] = subprocess.Popen,
+    ) -> None:
+        self.process = kind(
             [*wrapper, sys.executable, str(script), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -122,7 +129,13 @@ def kill(daemon: LocalDaemon) -> None:
     daemon.process.wait()
 
 
-def see(daemon: LocalDaemon, condition: Condition) -> Status:
+class Reachable(Protocol):
+    """A daemon that can be asked."""
+
+    control_endpoint: str
+
+
+def see(daemon: LocalDaemon | Reachable, condition: Condition) -> Status:
     """Asks for the status until a condition holds."""
 
     async def ask() -> Status:
