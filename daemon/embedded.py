@@ -50,7 +50,7 @@ class LocalDaemon:
         if settings.get("keep_pool") and "pool" not in settings:
             raise SettingError("local_daemon can keep only a pool that has a name", remedy="pass pool= as well")
         remove_orphans()
-        self._folder = None if "pool" in settings else _SHM / f"{_PREFIX}{uuid.uuid4().hex[:12]}"
+        self._folder = None if "pool" in settings else private_pool()
         folder = settings.setdefault("pool", str(self._folder))
         private = {f"{name}_endpoint": f"ipc://{folder}/{name}.sock" for name in ("control", "data", "trainer")}
         self._settings = private | settings
@@ -121,10 +121,15 @@ def local_daemon(*, timeout_s: float = 30.0, log_file: Path | None = None, **set
     return LocalDaemon(timeout_s=timeout_s, log_file=log_file, **settings)
 
 
-def remove_orphans() -> list[Path]:
+def private_pool(parent: Path = _SHM) -> Path:
+    """Returns where a new private daemon may have its pool; `remove_orphans` knows it by its name."""
+    return parent / f"{_PREFIX}{uuid.uuid4().hex[:12]}"
+
+
+def remove_orphans(parent: Path = _SHM) -> list[Path]:
     """Removes the folders that killed private daemons of this user left behind; returns them."""
     me = this_peer("forebay clean-up")
-    return [folder for folder in _SHM.glob(f"{_PREFIX}*") if remove_orphan(folder, me)]
+    return [folder for folder in parent.glob(f"{_PREFIX}*") if remove_orphan(folder, me)]
 
 
 def _spawn(settings: dict[str, Any], log: IO[bytes]) -> tuple[subprocess.Popen[bytes], int, int]:

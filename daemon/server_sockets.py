@@ -16,12 +16,20 @@ from forebay.sockets import (
     control_frame_limit,
     fitting_connections,
 )
+from forebay.sockets.connections import connections_within
 from forebay.wire import TRUSTED, Arrivals, ChunkHeader, Client, DataProtection, Incoming, Peer
 
 from .actions import Address
 from .settings import Settings
 
 _ENDPOINTS: Final = 3
+_OTHERS: Final = 1
+"""The lock of each trainer is watched through a descriptor."""
+
+
+def connections_of_daemon(descriptors: int) -> int:
+    """Returns how many connections each endpoint of a daemon can have with so many descriptors."""
+    return connections_within(descriptors, endpoints=_ENDPOINTS, others=_OTHERS)
 
 
 class ServerSockets:
@@ -62,9 +70,8 @@ class ServerSockets:
     ) -> None:
         self._settings, self._me, self._keys, self._gid = settings, me, keys, gid
         self._faults = incoming.peer_faults
-        # Others: the lock of each trainer is watched through a descriptor.
         self._max_connections = fitting_connections(
-            settings.max_connections, setting="max_connections", endpoints=_ENDPOINTS, others=1
+            settings.max_connections, setting="max_connections", endpoints=_ENDPOINTS, others=_OTHERS
         )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         with contextlib.ExitStack() as undo:

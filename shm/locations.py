@@ -88,12 +88,27 @@ def make_private_folder(path: Path, what: str, gid: int | None = None) -> None:
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)
-        status = path.lstat()
+        check_own_folder(path, what)
     except OSError as error:
         raise HostError(
             f"the {what} folder {path} cannot be made ({error.strerror})",
             remedy="choose one whose parent folder exists and is writable",
         ) from error
+    share(path, private=0o700, shared=0o710, gid=gid)
+
+
+def check_own_folder(path: Path, what: str) -> None:
+    """Checks that what is at a path can be made a folder that only this user may enter.
+
+    Args:
+        path: It.
+        what: What it is for, for the error.
+
+    Raises:
+        HostError: It is a link or a file, belongs to somebody else, or is a folder that all share.
+        OSError: It cannot be looked at.
+    """
+    status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise HostError(
             f"the {what} folder {path} is not a folder of this user",
@@ -108,4 +123,3 @@ def make_private_folder(path: Path, what: str, gid: int | None = None) -> None:
             limit="a folder of its own",
             remedy="choose a folder in it",
         )
-    share(path, private=0o700, shared=0o710, gid=gid)

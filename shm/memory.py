@@ -53,8 +53,8 @@ def grow_mapped(fd: int, nbytes: int, *, path: Path) -> mmap.mmap:
     """Grows a file to at least `nbytes` and maps all of it, every page reserved, zeroed and entered.
 
     The first write to a page of a mapping costs up to 20 times a warm copy, also where the page itself is there
-    already. Huge pages are asked for; where the system offers them for shared memory
-    (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`), the new part has them.
+    already. Huge pages are asked for; where the mount has them for those who ask (its option `huge=advise`, or
+    `/sys/kernel/mm/transparent_hugepage/shmem_enabled` set to `force`), the new part has them.
 
     Args:
         fd: Open for reading and writing.

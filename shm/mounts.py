@@ -44,13 +44,31 @@ def kind_of_mount(mount: Path, mounts: str) -> str:
     Returns:
         Its name, empty if it is not there. Of several that lie over each other, the one on top.
     """
-    kind = ""
+    return _last_words(mount, mounts)[0]
+
+
+def options_of_mount(mount: Path, mounts: str) -> list[str]:
+    """Finds the options that a mount's file system has, `huge=advise` or `size=8388608k` say.
+
+    Args:
+        mount: The mount point.
+        mounts: Text in the form of /proc/self/mountinfo.
+
+    Returns:
+        Them, none if it is not there. Of several that lie over each other, those of the one on top.
+    """
+    return _last_words(mount, mounts)[-1].split(",")
+
+
+def _last_words(mount: Path, mounts: str) -> list[str]:
+    """Returns what stands behind the dash: a file system, its source and its options; an empty text if nothing."""
+    words = [""]
     for line in mounts.splitlines():
         place, _, source = line.partition(" - ")
         fields = place.split(" ")
         if len(fields) > 4 and source and _unescaped(fields[4]) == str(mount):
-            kind = source.split(" ")[0]
-    return kind
+            words = source.split(" ")
+    return words
 
 
 def _unescaped(name: str) -> str:

@@ -143,12 +143,8 @@ class Pool:
         self._let_go(keep=bool(found))
 
     def _reserve(self, slot_count: int, slot_bytes: int, remembered_keys: int) -> None:
-        present = _present_slots(self.path)
-        count = max([slot_count, *(index + 1 for index in present)])
-        wanted = whole_pages(slot_bytes)
-        need = sum(max(0, wanted - present.get(index, 0)) for index in range(count))
-        self._check_room(need + journal_need(self.path, remembered_keys))
-        for index in range(count):
+        self._check_room(pool_need(self.path, slot_count, slot_bytes, remembered_keys))
+        for index in range(_slots_at_start(slot_count, _present_slots(self.path))):
             file = SlotFile(self.path, index, gid=self._gid)
             self.files.append(file)
             file.reserve(slot_bytes)
@@ -157,8 +153,7 @@ class Pool:
     def _check_room(self, need: int) -> None:
         """Checks at once for all that a start takes: whoever enlarges a mount shall have to do that once."""
         taken = taken_by(self.path / LOCK_NAME)
-        header = mmap.PAGESIZE - taken_by(self.path / HEADER_NAME)
-        check_room(self.path, need + header + taken, taken_bytes=taken, otherwise=AT_START)
+        check_room(self.path, need + taken, taken_bytes=taken, otherwise=AT_START)
 
     def _describe(self, epoch: str) -> None:
         header = msgspec.json.encode(PoolHeader(LAYOUT_VERSION, epoch))
@@ -235,6 +230,22 @@ class Pool:
             self.path.rmdir()
 
 
+def pool_need(path: Path, slot_count: int, slot_bytes: int, remembered_keys: int) -> int:
+    """Returns what a pool takes of its mount beside what it has there already, and its lock, in bytes.
+
+    Args:
+        path: The folder, which need not be there yet.
+        slot_count: See `Pool`.
+        slot_bytes: File size that every slot has at least.
+        remembered_keys: See `Pool`.
+    """
+    present = _present_slots(path)
+    wanted = whole_pages(slot_bytes)
+    slots = sum(max(0, wanted - present.get(i, 0)) for i in range(_slots_at_start(slot_count, present)))
+    header = mmap.PAGESIZE - taken_by(path / HEADER_NAME)
+    return slots + journal_need(path, remembered_keys) + header
+
+
 def read_pool_header(path: Path) -> PoolHeader:
     """Reads a pool's own header.
 
@@ -278,6 +289,10 @@ def _lock_folder(path: Path, peer: Peer, gid: int | None) -> FileLock:
     # Whoever held it has just removed it.
     make_private_folder(path, "pool", gid)
     return FileLock(path / LOCK_NAME, peer)
+
+
+def _slots_at_start(slot_count: int, present: Mapping[int, int]) -> int:
+    return max([slot_count, *(index + 1 for index in present)])
 
 
 def _present_slots(path: Path) -> dict[int, int]:

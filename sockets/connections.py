@@ -252,10 +252,21 @@ def fitting_connections(wanted: int, *, setting: str, endpoints: int, others: in
         they do not, it depends on how fast this side looks.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    open_now = len(os.listdir("/proc/self/fd"))
-    room, shares = soft - open_now - _SPARE_DESCRIPTORS, endpoints + others
-    fitting = max((room - endpoints * BURST) // shares, room // (4 * shares), 1)
+    fitting = connections_within(soft, endpoints=endpoints, others=others)
     if fitting < wanted:
         fields = {setting: fitting, "wanted": wanted, "descriptors": soft}
         tell(log, logging.WARNING, Event.CONNECTIONS_LOWERED, **fields)
     return min(wanted, fitting)
+
+
+def connections_within(descriptors: int, *, endpoints: int, others: int = 0) -> int:
+    """Returns how many connections each of several endpoints may have with so many descriptors.
+
+    Args:
+        descriptors: That this process may have; those that it has open now do not count.
+        endpoints: See `fitting_connections`.
+        others: See `fitting_connections`.
+    """
+    open_now = len(os.listdir("/proc/self/fd"))
+    room, shares = descriptors - open_now - _SPARE_DESCRIPTORS, endpoints + others
+    return max((room - endpoints * BURST) // shares, room // (4 * shares), 1)

@@ -63,6 +63,12 @@ class AuthorisedFile:
         self._clients = self._read()
         self._trouble = ""
 
+    @property
+    def count(self) -> int:
+        """How many clients it had when it was looked at last."""
+        with self._lock:
+            return len(self._clients)
+
     def client_of(self, key: str) -> Client:
         """Returns whose key it is now; the stranger who may do nothing if it is nobody's."""
         with self._lock:
