@@ -19,6 +19,7 @@ from cli_page import cli_page
 from events_page import event_rows
 
 from forebay.benchmarks.goals import GOALS
+from forebay.cli.checks import CHECKS
 from forebay.daemon import Settings
 from forebay.orchestrator_client.ahead_states import AHEAD_TRANSITIONS
 from forebay.orchestrator_client.settings import OrchestratorSettings
@@ -222,6 +223,13 @@ def _performance() -> dict[str, Any]:
     return run
 
 
+def doctor_checks() -> str:
+    """What `forebay doctor` looks at."""
+    rows = [(f"`{check.name}`", check.meaning, "yes" if check.is_of_start else "") for check in CHECKS]
+    first = ("`settings`", "the settings can be read, and are in range", "yes")
+    return table(("check", "what it looks at", "before a start"), [first, *rows])
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "api": api_page,
     "cli": cli_page,
@@ -243,6 +251,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "orchestrator-settings": orchestrator_settings,
     "call-table": call_table,
     "ahead-table": ahead_table,
+    "doctor-checks": doctor_checks,
 }
 
 
