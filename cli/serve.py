@@ -17,13 +17,13 @@ _KINDS = {"str": str, "int": int, "float": float, "bool": bool}
 
 
 def serve(config: Path | None = None, **flags: Any) -> None:
-    """Run the daemon until SIGTERM.
+    """Run the daemon until SIGTERM. SIGHUP has it read its settings again.
 
     Flags win over the environment (FOREBAY_SLOTS and so on), the environment over a TOML file.
     """
     settings = load_settings(flags, file=config)
     start_logging(settings.log_level, settings.log_format)
-    run_daemon(settings)
+    run_daemon(settings, read=lambda: load_settings(flags, file=config))
 
 
 def _signature() -> inspect.Signature:

@@ -81,6 +81,11 @@ class Book:
         self.peers = Peers(settings.max_peers)
         self._sequence = 0
 
+    def change(self, settings: LedgerSettings) -> None:
+        """Goes on with other settings: all but the limits, the lease of a wait and what has a size of its own."""
+        self.settings = self.waits.settings = settings
+        self.queues.max_queues = settings.max_queues
+
     # Looking up.
 
     def is_name(self, name: str) -> bool:

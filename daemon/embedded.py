@@ -136,7 +136,10 @@ def _spawn(settings: dict[str, Any], log: IO[bytes]) -> tuple[subprocess.Popen[b
     """Returns the process, the pipe end that keeps it alive, and the pipe end that tells when it is ready."""
     ready_end, ready_fd = os.pipe()
     parent_fd, parent_end = os.pipe()
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+    # It is no service of the manager that this process may be one of.
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("FOREBAY_", "NOTIFY_SOCKET"))
+    }
     own = {f"FOREBAY_{name.upper()}": str(value) for name, value in settings.items()}
     try:
         process = subprocess.Popen(

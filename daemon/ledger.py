@@ -255,6 +255,12 @@ class Ledger:
         self._staleness.sweep(now)
         return self._decided(now)
 
+    def change(self, settings: LedgerSettings, now: float) -> list[Action]:
+        """Goes on with other settings, reloadable ones alone; ends what has become stale by them."""
+        self._book.change(settings)
+        self._staleness.sweep(now)
+        return self._decided(now)
+
     def tick(self, now: float) -> list[Action]:
         """Ends what is over at `now`; due at `next_deadline`."""
         self._book.out.now = now

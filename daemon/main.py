@@ -16,6 +16,7 @@ from forebay.version import VERSION
 from forebay.wire import MIB, Event, ForebayError, exit_code
 
 from .logs import start_logging
+from .reloading import ReadSettings
 from .server import Server
 from .settings import Settings, load_settings
 
@@ -24,13 +25,20 @@ log = logging.getLogger("forebay.daemon")
 _KEPT_BYTES = 64 * MIB
 
 
-def serve(settings: Settings, *, ready_fd: int | None = None, parent_fd: int | None = None) -> None:
+def serve(
+    settings: Settings,
+    *,
+    ready_fd: int | None = None,
+    parent_fd: int | None = None,
+    read: ReadSettings | None = None,
+) -> None:
     """Runs a daemon until it is told to stop.
 
     Args:
         settings: See `Settings`.
         ready_fd: Where one line of JSON, a `Ready`, is written when sockets and pool are there; then closed.
         parent_fd: A pipe whose end-of-file means that the parent is gone.
+        read: Reads the settings again, at SIGHUP.
 
     Raises:
         HeldError: Another daemon has the pool or an endpoint.
@@ -38,7 +46,7 @@ def serve(settings: Settings, *, ready_fd: int | None = None, parent_fd: int | N
     """
     _raise_descriptor_limit()
     keep_freed_memory(_KEPT_BYTES)
-    server = Server(settings, software=VERSION, epoch=uuid.uuid4().hex)
+    server = Server(settings, software=VERSION, epoch=uuid.uuid4().hex, read=read)
     try:
         ready = server.ready
         for address in settings.open_to_all:
@@ -75,7 +83,7 @@ def main() -> int:
     try:
         settings = load_settings()
         start_logging(settings.log_level, settings.log_format)
-        serve(settings, ready_fd=ready_fd, parent_fd=parent_fd)
+        serve(settings, ready_fd=ready_fd, parent_fd=parent_fd, read=load_settings)
     except ForebayError as error:
         sys.stderr.write(f"forebay: {error}\n")
         return exit_code(error)

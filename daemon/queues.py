@@ -14,10 +14,13 @@ class Queues:
     Args:
         max_queues: That may be in use.
         batches: Every micro-batch that is alive, by queue and key.
+
+    Attributes:
+        max_queues: That may be in use from now on.
     """
 
     def __init__(self, max_queues: int, batches: Mapping[tuple[str, str], MicroBatch]) -> None:
-        self._max_queues = max_queues
+        self.max_queues = max_queues
         self._batches = batches
         self._by_name: dict[str, TrainQueue] = {}
 
@@ -45,11 +48,11 @@ class Queues:
         if name in self._by_name:
             return ""
         names = self._by_name.keys() | {batch.queue for batch in self._batches.values()}
-        if name in names or len(names) < self._max_queues:
+        if name in names or len(names) < self.max_queues:
             return ""
         unused = [queue for queue in self if self._is_unused(queue)]
         if not unused:
-            return f"{self._max_queues} queues are in use already, max_queues"
+            return f"{self.max_queues} queues are in use already, max_queues"
         del self._by_name[min(unused, key=lambda queue: queue.version_told_at).name]
         return ""
 

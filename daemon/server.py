@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,9 +46,11 @@ from .adoption import Found, found_slots
 from .executor import Executor
 from .ledger import Ledger
 from .memory_watch import MemoryWatch
+from .notify import ServiceManager
+from .reloading import ReadSettings, read_again
 from .server_sockets import ServerSockets
 from .settings import Settings
-from .stop_signals import count_signals, stop_signals
+from .stop_signals import Terminal, stop_signals, take_signals
 
 log = logging.getLogger("forebay.daemon")
 
@@ -72,6 +75,7 @@ class Server:
         settings: See `Settings`.
         software: Version of this package.
         epoch: Names this run.
+        read: Reads the settings again, at SIGHUP; by default there are no others.
 
     Raises:
         HeldError: Another daemon has the pool or an endpoint.
@@ -79,8 +83,11 @@ class Server:
         SettingError: A key, the authorised clients or the group cannot be used.
     """
 
-    def __init__(self, settings: Settings, *, software: str, epoch: str) -> None:
+    def __init__(self, settings: Settings, *, software: str, epoch: str, read: ReadSettings | None = None) -> None:
         self._settings = settings
+        self._read: ReadSettings = read or (lambda: settings)
+        self._manager = ServiceManager(os.environ)
+        self._terminal = Terminal()
         self._memory = MemoryWatch(settings.max_private_bytes)
         self._stop_at: float | None = None
         self._was_signalled = False
@@ -104,6 +111,7 @@ class Server:
             peer=me,
             epoch=epoch,
             gid=gid,
+            reserving=lambda index, count: self._manager.reserving(index, count, settings.slot_initial_bytes),
         )
         undo.callback(lambda: self._pool.close(keep=self._must_keep))
         found = found_slots(self._pool)
@@ -148,6 +156,7 @@ class Server:
         self._executor = Executor(self._ledger, self._pool, endpoints, self._mailbox)
         undo.callback(self._executor.close)
         self._perform = self._executor.perform
+        self._manager.adopting(len(found.occupied))
         self._perform(self._ledger.adopt(found.occupied, self._pool.outcomes.take_found(), now))
 
     @property
@@ -184,6 +193,8 @@ class Server:
             parent_fd: A pipe's reading end; its end-of-file means that the parent is gone.
         """
         with stop_signals() as self._signal_end:
+            # Not before: until then SIGHUP would end the process.
+            self._manager.serving(len(self._pool.files))
             self._serve(parent_fd)
 
     def _serve(self, parent_fd: int | None) -> None:
@@ -198,7 +209,7 @@ class Server:
         while not self._is_over():
             due = self._ledger.next_deadline()
             others = (self._stop_at, self._executor.next_deadline(), self._memory.next_look_at)
-            poll_ms = milliseconds_until((due, *others), time.monotonic())
+            poll_ms = milliseconds_until((due, self._manager.next_ping_at, *others), time.monotonic())
             ready = {source for source, _ in poller.poll(poll_ms)}
             if parent_fd is not None and parent_fd in ready:
                 poller.unregister(parent_fd)
@@ -214,6 +225,7 @@ class Server:
         now = time.monotonic()
         if (private_bytes := self._memory.look(now)) is not None:
             self._ledger.memory(private_bytes)
+        self._manager.look(now)
         self._executor.tell_left_out(now)
         for event in self._mailbox.take():
             event()
@@ -257,14 +269,30 @@ class Server:
         return self._ledger.trainer(sender, request, now, holder_fault=fault)
 
     def _take_signals(self) -> None:
-        for _ in range(count_signals(self._signal_end)):
-            self._stop(at_once=self._was_signalled)
-            self._was_signalled = True
+        for number in take_signals(self._signal_end):
+            if number != signal.SIGHUP:
+                self._stop(at_once=self._was_signalled)
+                self._was_signalled = True
+            elif self._terminal.is_gone():
+                self._stop()
+            elif self._stop_at is None:
+                self._reload()
+
+    def _reload(self) -> None:
+        """Reads the settings again, and goes on with those that a running daemon can take over."""
+        now = time.monotonic()
+        self._manager.reloading(now)
+        self._settings, words = read_again(self._settings, self._read)
+        self._memory = MemoryWatch(self._settings.max_private_bytes)
+        self._perform(self._ledger.change(self._settings.ledger, now))
+        self._executor.flush()
+        self._manager.serving(len(self._pool.files), words)
 
     def _stop(self, *, at_once: bool = False) -> None:
         """Starts to drain, or cuts that short: a second signal does."""
         now = time.monotonic()
         if self._stop_at is None:
+            self._manager.draining(self._settings.drain_s)
             self._stop_at = now + self._settings.drain_s
             self._perform(self._ledger.drain(now))
         if at_once:
@@ -282,6 +310,8 @@ class Server:
             failed: The loop ended by an error; the pool is kept for the next daemon then.
         """
         keep = failed or self._settings.keep_pool
+        if not failed:
+            self._manager.stopping()
         self._perform(self._ledger.goodbye(kept=keep))
         self._executor.flush()
         self._sockets.close(linger_ms=_LINGER_MS)

@@ -51,7 +51,7 @@ class Settings:
         lambda: default_endpoint("trainer"), "where trainers of this host connect, ipc"
     )
     pool: str = setting(lambda: str(default_pool()), "folder of the pool, on a tmpfs")
-    keep_pool: bool = setting(False, "leave the pool for the next daemon at an orderly stop")
+    keep_pool: bool = setting(False, "leave the pool for the next daemon at an orderly stop", reloadable=True)
     slots: int = setting(4, "slots in the pool", 1, 1024, "two staged ahead, one lent, one filling")
     slot_initial_bytes: int = setting(64 * MIB, "bytes reserved for each slot at the start", 4096, 1 << 40)
     slot_max_bytes: int = setting(
@@ -66,7 +66,7 @@ class Settings:
     max_eager_bytes: int = setting(
         64 << 10, "bytes of a small micro-batch that may travel with its offer; 0 = none", 0, MIB
     )
-    max_waiting_offers: int = setting(256, "offers that may wait for a slot", 1, 1 << 16)
+    max_waiting_offers: int = setting(256, "offers that may wait for a slot", 1, 1 << 16, reloadable=True)
     max_connections: int = setting(
         1024,
         "connections to each of the three endpoints",
@@ -80,17 +80,22 @@ class Settings:
         0,
         1 << 40,
         "measured: below 100 MiB in use",
+        reloadable=True,
     )
     control_messages: int = setting(
         64, "messages buffered per peer on the control and trainer endpoints, a bound on memory", 1, 1 << 16
     )
     max_queues: int = setting(
-        1024, "queues that hold a micro-batch, have a trainer, or were told a version", 1, 1 << 16
+        1024, "queues that hold a micro-batch, have a trainer, or were told a version", 1, 1 << 16, reloadable=True
     )
-    max_waits: int = setting(65_536, "waits for a key's state, of all peers together", 1, 1 << 24)
-    max_waits_per_peer: int = setting(4096, "waits for a key's state, of one peer", 1, 1 << 24)
+    max_waits: int = setting(65_536, "waits for a key's state, of all peers together", 1, 1 << 24, reloadable=True)
+    max_waits_per_peer: int = setting(4096, "waits for a key's state, of one peer", 1, 1 << 24, reloadable=True)
     max_waiting_bytes: int = setting(
-        256 * MIB, "bytes of manifests and bodies of the offers that wait for a slot", 1024, 1 << 40
+        256 * MIB,
+        "bytes of manifests and bodies of the offers that wait for a slot",
+        1024,
+        1 << 40,
+        reloadable=True,
     )
     remembered_keys: int = setting(
         10_000, "finished keys whose outcome is remembered, 3 KiB of shared memory each", 1, 1 << 20
@@ -99,11 +104,21 @@ class Settings:
         10_000, "moments that inspectors can still ask for, some 400 bytes each", 1, 1 << 20, "hours of large ones"
     )
     max_versions_behind: int = setting(
-        -1, "policy versions behind its queue's up to which a micro-batch is trained; -1 = any", -1, 1 << 31
+        -1,
+        "policy versions behind its queue's up to which a micro-batch is trained; -1 = any",
+        -1,
+        1 << 31,
+        reloadable=True,
     )
-    max_age_s: float = setting(0.0, "seconds after which a micro-batch is dropped; 0 = none", 0, 1e9)
-    fill_lease_s: float = setting(10.0, "seconds of silence after which a filling slot is taken back", 0.1, 3600)
-    drain_s: float = setting(10.0, "seconds that what is filling may take to finish after SIGTERM", 0, 3600)
+    max_age_s: float = setting(
+        0.0, "seconds after which a micro-batch is dropped; 0 = none", 0, 1e9, reloadable=True
+    )
+    fill_lease_s: float = setting(
+        10.0, "seconds of silence after which a filling slot is taken back", 0.1, 3600, reloadable=True
+    )
+    drain_s: float = setting(
+        10.0, "seconds that what is filling may take to finish after SIGTERM", 0, 3600, reloadable=True
+    )
     receive_threads: int = setting(1, "threads that receive, check and decode chunks", 1, 64)
     io_threads: int = setting(1, "threads that read chunks from the connections", 1, 64)
     receive_chunks: int = setting(
@@ -119,7 +134,7 @@ class Settings:
     insecure: bool = setting(False, "let everybody in who reaches a tcp endpoint without keys")
     group: str = setting("", "group that may use ipc endpoints and pool too; empty = this user alone")
     log_level: str = setting(
-        "info", "the least level that is logged", choices=("debug", "info", "warning", "error")
+        "info", "the least level that is logged", choices=("debug", "info", "warning", "error"), reloadable=True
     )
     log_format: str = setting(
         "text", "how the log is written: lines to read, or an object of JSON a line", choices=("text", "json")

@@ -54,10 +54,13 @@ class Waits:
     Args:
         settings: How long and how many.
         out: Where answers go.
+
+    Attributes:
+        settings: Those that hold from now on; the lease of a wait stays the same.
     """
 
     def __init__(self, settings: LedgerSettings, out: Outbox) -> None:
-        self._settings = settings
+        self.settings = settings
         self._out = out
         self._awaiting: dict[tuple[str, str], dict[WaitKey, Awaiting]] = {}
         # As all leases are of one length, the first is the first to end: nobody ever looks through all of them.
@@ -66,15 +69,15 @@ class Waits:
 
     def wait_for(self, batch: MicroBatch, to: Address, request: Await, now: float) -> None:
         """Answers now or when the micro-batch gets there; a repeated request renews its lease."""
-        deadline = now + self._settings.await_lease_s
+        deadline = now + self.settings.await_lease_s
         wait = Awaiting(batch.queue, batch.key, to, request.id, request.until, deadline)
         if self._answer(wait, batch):
             return
         lease = _lease_of(wait)
         is_new = lease not in self._leases
         if is_new and self._are_too_many(to):
-            words = f"{self._settings.max_waits_per_peer} waits of one peer (max_waits_per_peer), or "
-            words += f"{self._settings.max_waits} of all (max_waits), are there already"
+            words = f"{self.settings.max_waits_per_peer} waits of one peer (max_waits_per_peer), or "
+            words += f"{self.settings.max_waits} of all (max_waits), are there already"
             self._out.refuse(to, request.id, RefusalCode.TOO_MANY, words)
             return
         self._awaiting.setdefault((batch.queue, batch.key), {})[to, request.id] = wait
@@ -83,7 +86,7 @@ class Waits:
         self._counts[to] += is_new
 
     def _are_too_many(self, to: Address) -> bool:
-        settings = self._settings
+        settings = self.settings
         return self._counts[to] >= settings.max_waits_per_peer or len(self._leases) >= settings.max_waits
 
     def answer(self, batch: MicroBatch) -> None:

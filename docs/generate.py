@@ -127,7 +127,8 @@ def dtypes() -> str:
 
 def settings() -> str:
     """The daemon's settings."""
-    return table(("setting", *SETTING_HEADER), [_setting_row(field) for field in dataclasses.fields(Settings)])
+    rows = [(*_setting_row(field), _reload(field)) for field in dataclasses.fields(Settings)]
+    return table(("setting", *SETTING_HEADER, "reload"), rows)
 
 
 def trainer_settings() -> str:
@@ -149,6 +150,10 @@ def _setting_row(field: dataclasses.Field[Any], *variable: str) -> tuple[str, ..
     known = setting_of(field)
     rest = (_default(field), known.limit, known.meaning, known.source)
     return (f"`{field.name}`", *variable, str(field.type), *rest)
+
+
+def _reload(field: dataclasses.Field[Any]) -> str:
+    return "yes" if setting_of(field).reloadable else ""
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

@@ -7,7 +7,7 @@ import errno
 import mmap
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -94,6 +94,7 @@ class Pool:
         peer: This daemon, for whoever finds the pool locked.
         epoch: This run of the daemon.
         gid: A group whose trainers may attach: read slots, and lock their holders. None for this user alone.
+        reserving: Called with the index of each slot and their number before it is reserved, which may take long.
 
     Attributes:
         outcomes: What became of the last micro-batches.
@@ -115,9 +116,11 @@ class Pool:
         peer: Peer,
         epoch: str,
         gid: int | None = None,
+        reserving: Callable[[int, int], None] = lambda _index, _count: None,
     ) -> None:
         self.path = path
         self._gid = gid
+        self._reserving = reserving
         if path.parent.is_dir():
             check_in_memory(path)
         self._lock = _lock_folder(path, peer, gid)
@@ -144,7 +147,9 @@ class Pool:
 
     def _reserve(self, slot_count: int, slot_bytes: int, remembered_keys: int) -> None:
         self._check_room(pool_need(self.path, slot_count, slot_bytes, remembered_keys))
-        for index in range(_slots_at_start(slot_count, _present_slots(self.path))):
+        count = _slots_at_start(slot_count, _present_slots(self.path))
+        for index in range(count):
+            self._reserving(index, count)
             file = SlotFile(self.path, index, gid=self._gid)
             self.files.append(file)
             file.reserve(slot_bytes)

@@ -34,6 +34,7 @@ class Setting:
         source: Where the default came from.
         choices: All values there are, or empty where it is not a choice.
         variable: Its environment variable where that is not `FOREBAY_` and the name in capitals, else empty.
+        reloadable: Whether a running process can take a new value over.
     """
 
     meaning: str
@@ -42,6 +43,7 @@ class Setting:
     source: str = "chosen"
     choices: tuple[str, ...] = ()
     variable: str = ""
+    reloadable: bool = False
 
     @property
     def limit(self) -> str:
@@ -66,6 +68,7 @@ def setting(
     *,
     choices: tuple[str, ...] = (),
     variable: str = "",
+    reloadable: bool = False,
 ) -> Any:
     """Makes the dataclass field of one setting; the rest is as in `Setting`.
 
@@ -77,8 +80,9 @@ def setting(
         source: See `Setting`.
         choices: See `Setting`.
         variable: See `Setting`.
+        reloadable: See `Setting`.
     """
-    metadata = {"setting": Setting(meaning, low, high, source, choices, variable)}
+    metadata = {"setting": Setting(meaning, low, high, source, choices, variable, reloadable)}
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

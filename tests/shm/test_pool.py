@@ -8,6 +8,7 @@ import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -542,7 +543,7 @@ def test_a_mount_that_gets_all_that_was_said_to_be_needed_is_large_enough(
     small_mount: Path, slot_bytes: int
 ) -> None:
     def start() -> Pool:
-        settings = {"slot_count": 3, "slot_bytes": slot_bytes, "remembered_keys": 100}
+        settings: dict[str, Any] = {"slot_count": 3, "slot_bytes": slot_bytes, "remembered_keys": 100}
         return Pool(small_mount / "pool", **settings, peer=this_peer(), epoch="e")
 
     fill_up(small_mount, 4096)
