@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 
 from forebay.daemon import Settings, load_settings, serve
 
 
 def main(held_fd: int, go_fd: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a test ends it by SIGABRT
     settings = load_settings()
 
     def hold() -> Settings:

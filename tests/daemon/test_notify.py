@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import fcntl
 import logging
 import os
 import pty
+import re
 import select
 import signal
 import socket
-import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,49 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forebay import StagingClient, local_daemon
+from forebay import local_daemon
 from forebay.daemon.notify import ServiceManager
 from forebay.wire import MIB, Status
 
-PATIENCE_S = 60.0
+from .managed import CLI, PATIENCE_S, Daemon, Manager, reload, stop
+
 HELD_DAEMON = Path(__file__).with_name("held_daemon.py")
-CLI = ("-m", "forebay", "serve")
 PING_S = 0.05
-Fields = dict[str, str]
-
-
-class Manager:
-    """A service manager's end: it names its socket, and hears what comes there."""
-
-    def __init__(self, address: str) -> None:
-        self.name = address.replace("\0", "@")
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(address)
-
-    def hear(self, timeout_s: float = PATIENCE_S) -> Fields:
-        """Returns the next message."""
-        self._socket.settimeout(timeout_s)
-        words = self._socket.recv(1 << 16).decode()
-        return dict(line.split("=", 1) for line in words.splitlines())
-
-    def until(self, name: str) -> Fields:
-        """Returns the next message with a field; passes over others."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            if name in (fields := self.hear()):
-                return fields
-        pytest.fail(f"no {name} within {PATIENCE_S} s")
-
-    def pending(self) -> list[Fields]:
-        """Returns what has come already."""
-        found = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                found.append(self.hear(0.0))
-        return found
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -84,38 +46,6 @@ def path_manager(shm_dir: Path) -> Iterator[Manager]:
     manager.close()
 
 
-class Daemon:
-    """A daemon as a service manager starts it, with its log in a file."""
-
-    def __init__(self, folder: Path, words: Sequence[str] = CLI, **more: Any) -> None:
-        self.folder, self.log_file, self.config = folder, folder / "log", folder / "forebay.toml"
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
-        environment = inherited | {"FOREBAY_CONFIG": str(self.config)} | more.pop("environment", {})
-        self.configure()
-        with self.log_file.open("wb") as log:
-            arguments = [sys.executable, *words]
-            self.process = subprocess.Popen(arguments, env=environment, stderr=log, **more)
-
-    def configure(self, **settings: Any) -> None:
-        endpoints = {
-            f"{name}_endpoint": f"ipc://{self.folder}/{name}.sock" for name in ("control", "data", "trainer")
-        }
-        common = {"pool": str(self.folder / "pool"), "slots": 2, "slot_initial_bytes": MIB, "drain_s": 1.0}
-        values = {name: str(value).lower() for name, value in (common | settings).items() if name != "pool"}
-        texts = {name: f'"{value}"' for name, value in (endpoints | {"pool": common["pool"]}).items()}
-        self.config.write_text("".join(f"{name} = {value}\n" for name, value in (values | texts).items()))
-
-    def ask(self, ready: Callable[[StagingClient], Any]) -> Any:
-        async def main() -> Any:
-            async with StagingClient(f"ipc://{self.folder}/control.sock", timeout_s=PATIENCE_S) as client:
-                return await ready(client)
-
-        return asyncio.run(main())
-
-    def log(self) -> str:
-        return self.log_file.read_text()
-
-
 StartDaemon = Callable[..., Daemon]
 
 
@@ -133,11 +63,6 @@ def start(shm_dir: Path) -> Iterator[StartDaemon]:
     for daemon in daemons:
         daemon.process.kill()
         daemon.process.wait()
-
-
-def stop(daemon: Daemon) -> None:
-    daemon.process.send_signal(signal.SIGTERM)
-    assert daemon.process.wait(PATIENCE_S) == 0, daemon.log()
 
 
 # --- the start and the end ---
@@ -248,40 +173,42 @@ def test_without_a_watchdog_nothing_wakes_the_loop() -> None:
     assert ServiceManager({"NOTIFY_SOCKET": "/run/notify"}).next_ping_at is None
 
 
-def test_a_loop_that_hangs_gives_no_sign_of_life(start: StartDaemon, path_manager: Manager) -> None:
+@pytest.fixture
+def held(start: StartDaemon, path_manager: Manager) -> Iterator[tuple[Daemon, int]]:
+    """A daemon whose loop hangs, and the pipe whose next byte ends that."""
     held_end, held_fd = os.pipe()
     go_fd, go_end = os.pipe()
     words = (str(HELD_DAEMON), str(held_fd), str(go_fd))
-    environment = {"WATCHDOG_USEC": str(int(2e6 * PING_S))}
+    environment = {"WATCHDOG_USEC": str(int(2e6 * PING_S)), "PYTHONFAULTHANDLER": "1"}
     daemon = start(path_manager, words, pass_fds=(held_fd, go_fd), environment=environment)
     path_manager.until("READY")
     path_manager.until("WATCHDOG")
     daemon.process.send_signal(signal.SIGHUP)
     assert select.select([held_end], [], [], PATIENCE_S)[0], "the loop was never held"
     path_manager.pending()
+    yield daemon, go_end
+    for fd in (held_end, held_fd, go_fd, go_end):
+        os.close(fd)
+
+
+def test_a_loop_that_hangs_gives_no_sign_of_life(held: tuple[Daemon, int], path_manager: Manager) -> None:
+    daemon, go_end = held
     with pytest.raises(TimeoutError):
         path_manager.hear(timeout_s=20 * PING_S)
     os.write(go_end, b".")
     path_manager.until("READY")
     path_manager.until("WATCHDOG")
     stop(daemon)
-    for fd in (held_end, held_fd, go_fd, go_end):
-        os.close(fd)
+
+
+def test_a_loop_that_hangs_is_found_in_the_log_when_the_watchdog_ends_it(held: tuple[Daemon, int]) -> None:
+    daemon, _ = held
+    daemon.process.send_signal(signal.SIGABRT)
+    assert daemon.process.wait(PATIENCE_S) == -signal.SIGABRT
+    assert re.search(r'held_daemon.py", line \d+ in hold', daemon.log())
 
 
 # --- SIGHUP ---
-
-
-def reload(daemon: Daemon, manager: Manager) -> str:
-    """Has a daemon read its settings again; returns what its status says then."""
-    before = time.monotonic_ns() // 1000
-    daemon.process.send_signal(signal.SIGHUP)
-    reloading = manager.hear()
-    assert reloading["RELOADING"] == "1"
-    assert before <= int(reloading["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
-    ready = manager.hear()
-    assert ready["READY"] == "1"
-    return ready["STATUS"]
 
 
 def test_sighup_applies_a_changed_file_and_refuses_a_wrong_one(start: StartDaemon, path_manager: Manager) -> None:
