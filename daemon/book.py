@@ -85,6 +85,7 @@ class Book:
         """Goes on with other settings: all but the limits, the lease of a wait and what has a size of its own."""
         self.settings = self.waits.settings = settings
         self.queues.max_queues = settings.max_queues
+        self.out.least_level = settings.least_level
 
     # Looking up.
 

@@ -257,6 +257,7 @@ class Ledger:
 
     def change(self, settings: LedgerSettings, now: float) -> list[Action]:
         """Goes on with other settings, reloadable ones alone; ends what has become stale by them."""
+        self._book.out.now = now
         self._book.change(settings)
         self._staleness.sweep(now)
         return self._decided(now)

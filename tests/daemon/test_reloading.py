@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from forebay.daemon import Settings
+from forebay.daemon.actions import Level
 from forebay.daemon.ledger_settings import LedgerSettings
 from forebay.daemon.reloading import read_again
 from forebay.daemon.settings import load_settings
@@ -129,9 +130,22 @@ def change(driver: Driver, **settings: Any) -> None:
 
 def test_every_setting_of_the_ledger_that_may_change_is_reloadable() -> None:
     """And no other: what the ledger takes at its start alone would be said to have changed, and had not."""
-    names = {field.name for field in dataclasses.fields(LedgerSettings)}
-    assert names - set(RELOADABLE) == {"limits", "await_lease_s", "max_peers", "remembered_keys"}
+    names, kept = (
+        {field.name for field in dataclasses.fields(LedgerSettings)},
+        {"remembered_keys", "remembered_events"},
+    )
+    assert names - set(RELOADABLE) == {"limits", "await_lease_s", "max_peers", "least_level", *kept}
     assert set(RELOADABLE) - names == {"keep_pool", "max_private_bytes", "drain_s", "log_level"}
+
+
+def test_the_ledger_logs_from_the_new_level_on() -> None:
+    driver = Driver(slots=2, least_level=Level.WARNING)
+    sender = Sender(driver)
+    sender.stage("k")
+    assert driver.logs == []
+    change(driver, least_level=Level.DEBUG)
+    sender.stage("k2")
+    assert driver.logs
 
 
 def test_what_is_older_than_a_new_limit_is_dropped_at_once() -> None:
