@@ -20,9 +20,9 @@ import pytest
 
 from forebay.daemon import Settings, load_settings
 from forebay.daemon.executor import _WRITE_S
-from forebay.daemon.main import EXIT_USAGE
 from forebay.daemon.notify import _CLOSE_S
 from forebay.orchestrator_client import Staged
+from forebay.wire import ExitCode
 
 from ..daemon.managed import CLI, Daemon, Manager, reload, stop
 from .unit_file import FOLDER, UNITS, assignments, environment, values
@@ -109,7 +109,7 @@ def test_times_of_the_unit_are_above_those_of_the_daemon(unit: Path) -> None:
 
 @for_each_unit
 def test_a_wrong_setting_is_not_tried_again(unit: Path) -> None:
-    assert values(unit, "RestartPreventExitStatus") == [str(EXIT_USAGE)]
+    assert values(unit, "RestartPreventExitStatus") == [str(ExitCode.USAGE.value)]
 
 
 @for_each_unit
