@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from forebay.wire import MIB
+from forebay.sockets import tell
+from forebay.wire import MIB, Event
 
 log = logging.getLogger("forebay.daemon")
 
@@ -94,7 +95,13 @@ class ServiceManager:
 
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
-            log.warning("notify_failed socket=%s reason=%s", os.environ.get("NOTIFY_SOCKET"), reason)
+            tell(
+                log,
+                logging.WARNING,
+                Event.NOTIFY_FAILED,
+                socket=os.environ.get("NOTIFY_SOCKET", ""),
+                reason=reason,
+            )
         self._has_warned = True
 
 
@@ -103,7 +110,8 @@ def _address(name: str) -> str:
     if name.startswith("@"):
         return f"\0{name[1:]}"  # the abstract name space
     if name and not name.startswith("/"):
-        log.warning("notify_failed socket=%s reason=%s", name, "neither a path nor an abstract name")
+        reason = "neither a path nor an abstract name"
+        tell(log, logging.WARNING, Event.NOTIFY_FAILED, socket=name, reason=reason)
         return ""
     return name
 

@@ -7,8 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from forebay.wire import ForebayError, setting_of
+from forebay.sockets import tell
+from forebay.wire import Event, ForebayError, setting_of
 
+from .logs import start_logging
 from .settings import Settings
 
 log = logging.getLogger("forebay.daemon")
@@ -30,15 +32,16 @@ def read_again(running: Settings, read: ReadSettings) -> tuple[Settings, str]:
     try:
         wanted = read()
     except ForebayError as error:
-        log.error("reload_refused reason=%s", error)  # noqa: TRY400 - whoever wrote the file needs no traceback
+        tell(log, logging.ERROR, Event.RELOAD_REFUSED, reason=str(error))
         return running, f"settings not read again: {error}"
     taken, left = _changes(running, wanted)
     for name, value in taken.items():
-        log.info("setting_changed name=%s from=%s to=%s", name, getattr(running, name), value)
+        tell(log, logging.INFO, Event.SETTING_CHANGED, setting=name, before=getattr(running, name), after=value)
     if left:
-        log.warning("restart_needed settings=%s: changed, and not reloadable", ",".join(left))
+        tell(log, logging.WARNING, Event.RESTART_NEEDED, settings=left)
     settings = dataclasses.replace(running, **taken)
-    logging.getLogger("forebay").setLevel(settings.log_level.upper())
+    if taken.keys() & {"log_level", "log_format"}:
+        start_logging(settings.log_level, settings.log_format)
     words = f"settings read again, {len(taken)} changed"
     return settings, f"{words}; a restart is needed for {', '.join(left)}" if left else words
 

@@ -137,7 +137,10 @@ class Settings:
         "info", "the least level that is logged", choices=("debug", "info", "warning", "error"), reloadable=True
     )
     log_format: str = setting(
-        "text", "how the log is written: lines to read, or an object of JSON a line", choices=("text", "json")
+        "text",
+        "how the log is written: lines to read, or an object of JSON a line",
+        choices=("text", "json"),
+        reloadable=True,
     )
 
     def __post_init__(self) -> None:

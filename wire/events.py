@@ -16,6 +16,10 @@ class Event(enum.StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     FORGET = "forget"
+    SETTING_CHANGED = "setting_changed"
+    RESTART_NEEDED = "restart_needed"
+    RELOAD_REFUSED = "reload_refused"
+    NOTIFY_FAILED = "notify_failed"
 
     # Micro-batches and trainers, as the daemon sees them; the states are those of a micro-batch.
     OFFERED = "offered"
@@ -102,6 +106,10 @@ EVENT_MEANINGS: dict[Event, str] = {
     Event.PAUSE: "by an operator's order nothing more is lent of a queue, or of any where none is named",
     Event.RESUME: "by an operator's order what was drained or paused goes on",
     Event.FORGET: "by an operator's order a key may be used as if it were new",
+    Event.SETTING_CHANGED: "after SIGHUP: a setting has a new value",
+    Event.RESTART_NEEDED: "after SIGHUP: these settings have changed as well, and need a restart",
+    Event.RELOAD_REFUSED: "after SIGHUP: the settings cannot be read; nothing has changed",
+    Event.NOTIFY_FAILED: "the service manager that NOTIFY_SOCKET names cannot be told; said once",
     Event.OFFERED: "a micro-batch was offered and waits for a slot",
     Event.FILLING: "a micro-batch got a slot, and its bytes arrive",
     Event.READY: "a micro-batch is complete and checked, and waits in its queue",

@@ -82,7 +82,7 @@ class Daemon:
 
     def ask(self, question: Callable[[StagingClient], Any], **options: Any) -> Any:
         """Asks as a client, which may come before the daemon."""
-        told = re.search(r" ready control=(tcp\S+)", self.log())
+        told = re.search(r" control=(tcp\S+)", self.log())
         endpoint = told[1] if told else f"ipc://{self.folder}/control.sock"
 
         async def main() -> Any:

@@ -229,7 +229,11 @@ def test_sighup_applies_a_changed_file_and_refuses_a_wrong_one(start: StartDaemo
     assert "k" not in str(status.queues), "too old by the new setting"
     stop(daemon)
     log = daemon.log()
-    for words in ("name=max_age_s from=0.0 to=0.001", "restart_needed settings=slots", "pool_kept=True"):
+    for words in (
+        "setting=max_age_s before=0.000000 after=0.001000",
+        "restart_needed settings=slots",
+        "pool_kept=True",
+    ):
         assert words in log
     assert (daemon.folder / "pool").exists()
 
@@ -249,7 +253,7 @@ def test_without_a_manager_sighup_reads_the_settings_again_too(start: StartDaemo
     daemon.process.send_signal(signal.SIGHUP)
     daemon.ask(lambda client: client.status())
     stop(daemon)
-    assert "setting_changed name=keep_pool from=False to=True" in daemon.log()
+    assert "setting_changed setting=keep_pool before=False after=True" in daemon.log()
 
 
 def test_a_daemon_whose_terminal_is_closed_stops_in_order(start: StartDaemon, path_manager: Manager) -> None:

@@ -15,7 +15,7 @@ from forebay.daemon.actions import Level
 from forebay.daemon.ledger_settings import LedgerSettings
 from forebay.daemon.reloading import read_again
 from forebay.daemon.settings import load_settings
-from forebay.wire import Message, RefusalCode, Refused, SettingError, setting_of
+from forebay.wire import Event, Message, RefusalCode, Refused, SettingError, setting_of
 
 from .ledger_driver import Driver, only
 from .ledger_peers import Sender, chunk_headers
@@ -26,6 +26,7 @@ FIXED = sorted(FIELDS.keys() - set(RELOADABLE))
 OTHER: dict[str, Any] = {
     "keep_pool": True,
     "log_level": "error",
+    "log_format": "json",
     "control_endpoint": "ipc:///run/other/control",
     "data_endpoint": "ipc:///run/other/data",
     "trainer_endpoint": "ipc:///run/other/trainer",
@@ -49,11 +50,12 @@ def other_value(name: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
-    """Keeps the level that the settings of these tests set."""
+    """Undoes what the settings of these tests do to the log."""
     log = logging.getLogger("forebay")
-    before = log.level
+    before, handlers = log.level, log.handlers[:]
     yield
     log.setLevel(before)
+    log.handlers[:] = handlers
 
 
 # --- which settings ---
@@ -66,8 +68,9 @@ def test_a_reloadable_setting_is_taken_over_and_each_change_is_told(
     caplog.set_level(logging.INFO, "forebay")
     running, wanted = Settings(), Settings(**{name: other_value(name)})
     assert read_again(running, lambda: wanted) == (wanted, "settings read again, 1 changed")
-    words = f"setting_changed name={name} from={getattr(running, name)} to={getattr(wanted, name)}"
-    assert [record.getMessage() for record in caplog.records] == [words]
+    (record,) = caplog.records
+    fields = {"setting": name, "before": getattr(running, name), "after": getattr(wanted, name)}
+    assert (vars(record)["event"], vars(record)["fields"]) == (Event.SETTING_CHANGED, fields)
 
 
 @pytest.mark.parametrize("name", FIXED)
@@ -78,7 +81,7 @@ def test_any_other_setting_stays_and_is_named(name: str, caplog: pytest.LogCaptu
     assert words == f"settings read again, 0 changed; a restart is needed for {name}"
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert f"settings={name}:" in record.getMessage()
+    assert vars(record)["fields"] == {"settings": [name]}
 
 
 def test_one_warning_names_all_that_need_a_restart(caplog: pytest.LogCaptureFixture) -> None:
@@ -86,7 +89,7 @@ def test_one_warning_names_all_that_need_a_restart(caplog: pytest.LogCaptureFixt
     settings, _ = read_again(Settings(), lambda: wanted)
     assert settings == Settings(drain_s=7.0)
     (warning,) = (record.getMessage() for record in caplog.records if record.levelname == "WARNING")
-    assert "settings=slots,max_leaves:" in warning
+    assert warning == "restart_needed settings=slots,max_leaves"
 
 
 def test_a_wrong_file_changes_nothing_and_is_one_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -135,7 +138,7 @@ def test_every_setting_of_the_ledger_that_may_change_is_reloadable() -> None:
         {"remembered_keys", "remembered_events"},
     )
     assert names - set(RELOADABLE) == {"limits", "await_lease_s", "max_peers", "least_level", *kept}
-    assert set(RELOADABLE) - names == {"keep_pool", "max_private_bytes", "drain_s", "log_level"}
+    assert set(RELOADABLE) - names == {"keep_pool", "max_private_bytes", "drain_s", "log_level", "log_format"}
 
 
 def test_the_ledger_logs_from_the_new_level_on() -> None:
