@@ -129,6 +129,11 @@ class Ledger:
         on_its_way = (MicroBatchState.OFFERED, MicroBatchState.FILLING)
         return any(batch.slot >= 0 and batch.state in on_its_way for batch in self._book.batches.values())
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether no new offers are taken."""
+        return self._book.draining
+
     def adopt(self, found_slots: Sequence[FoundSlot], outcomes: Sequence[Outcome], now: float) -> list[Action]:
         """Takes over what an adopted pool holds, slots and journal; called once, before any other event."""
         self._book.out.now = now

@@ -15,6 +15,7 @@ from forebay.sockets import tell
 from forebay.version import VERSION
 from forebay.wire import MIB, Event, ForebayError, exit_code
 
+from .http_address import http_address
 from .logs import start_logging
 from .reloading import ReadSettings
 from .server import Server
@@ -61,6 +62,7 @@ def serve(
             trainer=ready.trainer_endpoint,
             pool=ready.pool,
         )
+        _tell_http(ready.http_endpoint)
         if ready_fd is not None:
             with os.fdopen(ready_fd, "wb") as stream:
                 stream.write(msgspec.json.encode(ready) + b"\n")
@@ -69,6 +71,15 @@ def serve(
         server.close(failed=True)
         raise
     server.close()
+
+
+def _tell_http(endpoint: str) -> None:
+    if not endpoint:
+        return
+    tell(log, logging.INFO, Event.HTTP, endpoint=endpoint)
+    if http_address(endpoint).is_exposed:
+        words = "everybody who reaches it may see what the daemon does"
+        tell(log, logging.WARNING, Event.INSECURE, endpoint=endpoint, words=words)
 
 
 def _raise_descriptor_limit() -> None:

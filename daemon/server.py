@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import zmq
@@ -44,6 +44,7 @@ from forebay.wire import (
 from .actions import Action, Address, Channel
 from .adoption import Found, found_slots
 from .executor import Executor
+from .http_address import http_address
 from .ledger import Ledger
 from .memory_watch import MemoryWatch
 from .notify import ServiceManager
@@ -51,6 +52,9 @@ from .reloading import ReadSettings, read_again
 from .server_sockets import ServerSockets
 from .settings import Settings
 from .stop_signals import Terminal, stop_signals, take_signals
+
+if TYPE_CHECKING:
+    from .http_server import HttpServer
 
 log = logging.getLogger("forebay.daemon")
 
@@ -66,6 +70,7 @@ class Ready(msgspec.Struct, frozen=True):
     data_endpoint: str
     trainer_endpoint: str
     pool: str
+    http_endpoint: str = ""
 
 
 class Server:
@@ -99,6 +104,7 @@ class Server:
             found = self._open_pool(me, epoch, gid, undo)
             self._open_sockets(me, keys, gid, undo)
             self._begin(found, me, epoch, software, undo)
+            self._http = self._open_http(undo)
             undo.pop_all()
 
     def _open_pool(self, me: Peer, epoch: str, gid: int | None, undo: contextlib.ExitStack) -> Found:
@@ -159,6 +165,19 @@ class Server:
         self._manager.adopting(len(found.occupied))
         self._perform(self._ledger.adopt(found.occupied, self._pool.outcomes.take_found(), now))
 
+    def _open_http(self, undo: contextlib.ExitStack) -> HttpServer | None:
+        if not self._settings.http_endpoint:
+            return None
+        # Not at the top: who wants no HTTP does not wait for its libraries.
+        from .http_server import HttpServer
+        from .loop_questions import LoopQuestions
+        from .pages import pages_of
+
+        pages = pages_of(LoopQuestions(self._mailbox), self._ledger)
+        http = HttpServer(http_address(self._settings.http_endpoint), pages)
+        undo.callback(http.close)
+        return http
+
     @property
     def ready(self) -> Ready:
         """Where it can be reached."""
@@ -168,6 +187,7 @@ class Server:
             data_endpoint=self._sockets.data.address,
             trainer_endpoint=self._sockets.trainer.address,
             pool=str(self._pool.path),
+            http_endpoint=str(self._http.address) if self._http is not None else "",
         )
 
     # On the threads that receive.
@@ -309,6 +329,8 @@ class Server:
         Args:
             failed: The loop ended by an error; the pool is kept for the next daemon then.
         """
+        if self._http is not None:
+            self._http.close()
         keep = failed or self._settings.keep_pool
         if not failed:
             self._manager.stopping()

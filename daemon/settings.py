@@ -30,6 +30,7 @@ from forebay.wire import (
     settings_from,
 )
 
+from .http_address import http_address
 from .ledger_settings import LedgerSettings
 
 _MAX_PORT = 65_535
@@ -133,6 +134,9 @@ class Settings:
     )
     insecure: bool = setting(False, "let everybody in who reaches a tcp endpoint without keys")
     group: str = setting("", "group that may use ipc endpoints and pool too; empty = this user alone")
+    http_endpoint: str = setting(
+        "", "HOST:PORT where health and metrics are served over HTTP, see docs/metrics.md; empty = nowhere"
+    )
     log_level: str = setting(
         "info", "the least level that is logged", choices=("debug", "info", "warning", "error"), reloadable=True
     )
@@ -168,6 +172,8 @@ class Settings:
             insecure=self.insecure,
         )
         self._check_differ()
+        if self.http_endpoint:
+            http_address(self.http_endpoint)
 
     def _check_kinds(self) -> None:
         check_data_reach(self._tcp_endpoints)

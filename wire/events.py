@@ -10,6 +10,7 @@ class Event(enum.StrEnum):
 
     # The daemon's life.
     SERVING = "serving"
+    HTTP = "http"
     INSECURE = "insecure"
     DRAIN = "drain"
     STOPPED = "stopped"
@@ -58,6 +59,7 @@ class Event(enum.StrEnum):
     AUTHORISED_FILE_WRONG = "authorised_file_wrong"
     ANSWERS_WITHHELD = "answers_withheld"
     ANSWERS_UNDELIVERABLE = "answers_undeliverable"
+    PAGE_FAILED = "page_failed"
     LEFT_OUT = "left_out"
 
     # The trainer's staging queue.
@@ -100,6 +102,7 @@ class Event(enum.StrEnum):
 
 EVENT_MEANINGS: dict[Event, str] = {
     Event.SERVING: "the daemon has its sockets and its pool, and takes offers",
+    Event.HTTP: "the daemon answers over HTTP",
     Event.INSECURE: "an endpoint lets everybody in who reaches it",
     Event.DRAIN: "the daemon takes in nothing more, by a signal to stop or by an operator's order",
     Event.STOPPED: "the daemon has closed its sockets and its pool",
@@ -142,6 +145,7 @@ EVENT_MEANINGS: dict[Event, str] = {
     Event.AUTHORISED_FILE_WRONG: "the file of authorised clients cannot be used any more; those known so far stay",
     Event.ANSWERS_WITHHELD: "answers were thrown away, since their peer reads none",
     Event.ANSWERS_UNDELIVERABLE: "answers were thrown away, since their peer is gone",
+    Event.PAGE_FAILED: "a page could not be shown over HTTP, for a reason in the daemon itself",
     Event.LEFT_OUT: "events of one kind were not logged, since there were too many; they are counted here",
     Event.STAGE_PROMOTE: "a micro-batch's transfer to the device is complete",
     Event.STAGE_DEMOTE: "a micro-batch was brought back to the host, to make room for one out of order",

@@ -90,6 +90,7 @@ def test_every_setting_is_read_from_its_variable(name: str) -> None:
         "log_level": "debug",
         "log_format": "json",
         "data_protection": "authenticated",
+        "http_endpoint": "[::1]:1",
         "data_endpoint": "tcp://127.0.0.1:1",
         "control_endpoint": "ipc:///run/control",
         "trainer_endpoint": "ipc:///run/trainer",
