@@ -19,6 +19,7 @@ from forebay.wire import (
 
 from .actions import Address, ForgetHolder, Level, Reply
 from .book import Book, who
+from .end_reasons import EndReason
 from .lending import Lending
 from .micro_batch import FoundSlot, MicroBatch
 from .on_device import Told, are_names, learn_on_device, why_too_many
@@ -114,6 +115,7 @@ class Attaching:
         attachment = queue.attachment = self._book.attachments.know(queue, request.holder, peer, now)
         attachment.address, attachment.peer = address, peer
         attachment.credit_total = attachment.lent_total = 0
+        attachment.asks_since = 0.0
         out.log(Level.INFO, Event.ATTACH, queue=queue.name, **who(peer))
         attached = Attached(id=request.id, epoch=self._book.epoch, limits=self._book.settings.limits)
         out.do(Reply(address, attached))
@@ -130,7 +132,8 @@ class Attaching:
         attachment.address = None
         for batch in attachment.lent.values():
             self._book.quarantine(batch, attachment)
-        self._lose_on_device(attachment, now, "its trainer detached before it was finished")
+        reason = "its trainer detached before it was finished"
+        self._lose_on_device(attachment, now, reason, EndReason.DETACHED)
         self._book.out.do(Reply(address, Done(id=request.id)))
 
     def holder_free(self, holder: str, now: float) -> None:
@@ -143,7 +146,7 @@ class Attaching:
             self._take_back(batch, attachment, now)
         peer = attachment.peer
         reason = f"its trainer, {peer.name} pid {peer.pid} on {peer.host}, died before it was finished"
-        self._lose_on_device(attachment, now, reason)
+        self._lose_on_device(attachment, now, reason, EndReason.DIED)
         self._book.out.log(Level.INFO, Event.DETACH, queue=queue.name, **who(peer))
         queue.left(peer, now)
         self._book.out.do(ForgetHolder(holder))
@@ -154,15 +157,15 @@ class Attaching:
 
     def _take_back(self, batch: MicroBatch, holder: Attachment, now: float) -> None:
         self._book.quarantine(batch, holder)
-        self._book.ready_again(batch)
+        self._book.ready_again(batch, now)
         if batch.was_trained:
             self._book.consume_ready(batch, now)
         elif batch.was_reset:
-            self._book.drop(batch, now, "the queue was reset")
+            self._book.drop(batch, now, "the queue was reset", EndReason.RESET)
 
-    def _lose_on_device(self, attachment: Attachment, now: float, reason: str) -> None:
+    def _lose_on_device(self, attachment: Attachment, now: float, reason: str, why: EndReason) -> None:
         for batch in attachment.on_device.values():
-            self._book.finish(batch, MicroBatchEvent.LOSE, now, reason)
+            self._book.finish(batch, MicroBatchEvent.LOSE, now, reason, why)
         attachment.on_device.clear()
 
     # What a dead daemon left.

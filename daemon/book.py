@@ -18,8 +18,10 @@ from forebay.wire import (
 
 from .actions import Level
 from .attachments import Attachments
+from .end_reasons import EndReason
 from .history import History
 from .ledger_settings import LedgerSettings
+from .measures import Measures
 from .micro_batch import MicroBatch
 from .outbox import Outbox
 from .outcomes import Outcomes
@@ -56,6 +58,7 @@ class Book:
         is_drained: Whether an operator said that no new offers are taken.
         paused: Queues of which nothing is lent, by an operator's order; an empty name stands for all.
         private_bytes: Private memory of this process when it was looked at last.
+        measures: How long the moves took.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Book:
         self.waits = Waits(settings, self.out)
         self.slot_moves = SlotMoves(slots, incoming, self.out)
         self.peers = Peers(settings.max_peers)
+        self.measures = Measures()
         self._sequence = 0
 
     def change(self, settings: LedgerSettings) -> None:
@@ -161,18 +165,24 @@ class Book:
         self.queues.of(batch.queue).insert(batch)
         self.out.counters["published"] += 1
         self.out.counters["published_bytes"] += batch.payload_bytes
+        batch.ready_at = now
+        self.measures.stage_s.observe(now - batch.came_at)
+        self.measures.payload_bytes.observe(batch.payload_bytes)
 
     def lend(self, batch: MicroBatch, to: Attachment, now: float) -> None:
         """Lends a READY slot to a trainer."""
         self.queues.of(batch.queue).remove(batch)
         self.slot_moves.apply(batch, SlotEvent.LEND, holder=to.holder)
+        self.measures.queue_s.observe(now - batch.ready_at)
         batch.lent_at = now
         self.log(Level.DEBUG, Event.LENT, batch, **who(to.peer))
 
-    def release(self, batch: MicroBatch) -> None:
+    def release(self, batch: MicroBatch, now: float) -> None:
         """Frees the slot that a trainer needs no longer."""
         self.log(Level.DEBUG, Event.RELEASED, batch)
         self.slot_moves.give_back(batch, SlotEvent.RELEASE)
+        if batch.lent_at:  # else it was lent by the daemon before
+            self.measures.lent_s.observe(now - batch.lent_at)
 
     def quarantine(self, batch: MicroBatch, holder: Attachment) -> None:
         """Takes a slot away from a holder that may still read it, unless that was done before."""
@@ -180,23 +190,23 @@ class Book:
             self.slot_moves.apply(batch, SlotEvent.HOLDER_DIED, holder=holder.holder)
             self.log(Level.INFO, Event.QUARANTINED, batch, **who(holder.peer))
 
-    def ready_again(self, batch: MicroBatch) -> None:
+    def ready_again(self, batch: MicroBatch, now: float) -> None:
         """Puts a quarantined slot back in its old place, once its holder's lock is free."""
         self.slot_moves.apply(batch, SlotEvent.HOLDER_LOCK_FREE)
-        batch.was_told_stale, batch.lent_at = False, 0.0
+        batch.was_told_stale, batch.lent_at, batch.ready_at = False, 0.0, now
         self.log(Level.INFO, Event.RETURNED, batch)
         self.queues.of(batch.queue).insert(batch)
 
     # Ends.
 
-    def drop(self, batch: MicroBatch, now: float, reason: str) -> None:
-        """Ends a micro-batch that the trainer does not hold and frees its slot."""
+    def drop(self, batch: MicroBatch, now: float, reason: str, why: EndReason | None = None) -> None:
+        """Ends a micro-batch that the trainer does not hold and frees its slot; see `finish`."""
         if batch.state is MicroBatchState.READY:
             self.queues.of(batch.queue).remove(batch)
             self.slot_moves.give_back(batch, SlotEvent.DROP)
         else:
             self.slot_moves.give_back(batch, SlotEvent.ABANDON)
-        self.finish(batch, MicroBatchEvent.DROP, now, reason)
+        self.finish(batch, MicroBatchEvent.DROP, now, reason, why)
 
     def consume_ready(self, batch: MicroBatch, now: float) -> None:
         """Ends a READY micro-batch whose key was trained by another way, and frees its slot."""
@@ -211,7 +221,7 @@ class Book:
         self.outcomes.refuse_attempt(batch, RefusalCode.REPLACED, words)
         # Those who await the key await the newer attempt from now on.
         with self.waits.held_back(batch.queue, batch.key):
-            self.drop(batch, now, "replaced")
+            self.drop(batch, now, "replaced", EndReason.REPLACED)
 
     def forget_offer(self, batch: MicroBatch, now: float, reason: str) -> None:
         """Ends an offer that was refused; another stage call may use its key."""
@@ -220,10 +230,28 @@ class Book:
         del self.batches[batch.queue, batch.key]
         self.queues.forget_if_unused(batch.queue)
 
-    def finish(self, batch: MicroBatch, event: MicroBatchEvent, now: float, reason: str = "") -> None:
-        """Ends a micro-batch and remembers its outcome."""
+    def finish(
+        self,
+        batch: MicroBatch,
+        event: MicroBatchEvent,
+        now: float,
+        reason: str = "",
+        why: EndReason | None = None,
+    ) -> None:
+        """Ends a micro-batch and remembers its outcome.
+
+        Args:
+            batch: It.
+            event: How it ends.
+            now: Monotonic second.
+            reason: Why, in words.
+            why: Why, to be counted; None for what was trained, and for what is counted as stale.
+        """
+        self._measure_end(batch, event, now)
         is_gone = event in (MicroBatchEvent.DROP, MicroBatchEvent.LOSE)
         self.move(batch, event, now, reason, Level.WARNING if is_gone else Level.DEBUG)
+        if why is not None:
+            self.out.counters[f"{batch.state}_{why}"] += 1
         batch.forget_contents()
         key = (batch.queue, batch.key)
         if self.batches.get(key) is batch:
@@ -233,6 +261,11 @@ class Book:
         if not batch.fell_silent:  # its attempt may still go on
             self.outcomes.record_end(batch)
         self.out.counters[f"finished_{batch.state}"] += 1
+
+    def _measure_end(self, batch: MicroBatch, event: MicroBatchEvent, now: float) -> None:
+        # What is promoted and consumed by one and the same message was not seen on the device.
+        if event is MicroBatchEvent.CONSUME and batch.since < now:
+            self.measures.on_device_s.observe(now - batch.since)
 
 
 def who(peer: Peer | None) -> dict[str, object]:

@@ -6,6 +6,7 @@ from forebay.wire import Abandon, MicroBatchState, Reached, RefusalCode, Reset, 
 
 from .actions import Address, Reply
 from .book import Book
+from .end_reasons import EndReason
 from .micro_batch import MicroBatch
 
 
@@ -27,7 +28,7 @@ class Dropping:
             self._book.out.do(Reply(sender, Reached(id=request.id, state=MicroBatchState.DROPPED)))
             return
         if (request.queue, request.key) in self._book.batches and not self._book.is_with_trainer(batch):
-            self._book.drop(batch, now, "abandoned by its sender")
+            self._book.drop(batch, now, "abandoned by its sender", EndReason.ABANDONED)
         self._book.out.do(Reply(sender, Reached(id=request.id, state=batch.state)))
 
     def reset(self, sender: Address, request: Reset, now: float) -> None:
@@ -52,7 +53,7 @@ class Dropping:
         if not batch.was_published:
             words = f"queue {printable(batch.queue)!r} was reset"
             self._book.outcomes.refuse_attempt(batch, RefusalCode.DROPPED, words)
-        self._book.drop(batch, now, "the queue was reset")
+        self._book.drop(batch, now, "the queue was reset", EndReason.RESET)
 
     def _forget_version(self, name: str) -> None:
         """Forgets a queue's version: what comes next may be older, as whoever goes back to a checkpoint resets."""

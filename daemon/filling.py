@@ -8,6 +8,7 @@ from forebay.wire import Arrivals, MicroBatchEvent, Staged, cut_spans, place_lea
 
 from .actions import Reply, WriteBody, WriteLoan
 from .book import Book
+from .end_reasons import EndReason
 from .lending import Lending
 from .micro_batch import MicroBatch
 
@@ -30,6 +31,7 @@ class Filling:
         book.out.do(WriteLoan(batch.slot, batch.generation, batch.envelope, batch.body_bytes))
         if batch.body:
             book.out.do(WriteBody(batch.slot, batch.body))
+            book.out.counters["eager_body_bytes"] += len(batch.body)
             batch.body = b""
             book.move(batch, MicroBatchEvent.GRANT, now)
             self._publish(batch, now)
@@ -80,7 +82,7 @@ class Filling:
         for batch in list(self._book.slot_moves.filling.values()):
             if batch.silent_at(self._book.settings.fill_lease_s) <= now:
                 batch.fell_silent = True
-                self._book.drop(batch, now, "the sender fell silent while filling")
+                self._book.drop(batch, now, "the sender fell silent while filling", EndReason.SILENT)
 
     def deadlines(self) -> list[float]:
         """Returns when senders that say nothing more are silent for too long."""

@@ -50,6 +50,7 @@ from .answers import About, Answers
 from .attaching import Attaching
 from .book import Book
 from .dropping import Dropping
+from .figures import Figures, figures_of
 from .filling import Filling
 from .inheritance import Inheritance
 from .inspecting import Inspecting
@@ -130,9 +131,13 @@ class Ledger:
         return any(batch.slot >= 0 and batch.state in on_its_way for batch in self._book.batches.values())
 
     @property
-    def is_draining(self) -> bool:
-        """Whether no new offers are taken."""
-        return self._book.draining
+    def why_not_ready(self) -> str:
+        """Why no new offers are taken; empty if they are."""
+        return self._book.why_draining if self._book.draining else ""
+
+    def figures(self, now: float) -> Figures:
+        """Returns what there is and what was counted, for metrics."""
+        return figures_of(self._book, now)
 
     def adopt(self, found_slots: Sequence[FoundSlot], outcomes: Sequence[Outcome], now: float) -> list[Action]:
         """Takes over what an adopted pool holds, slots and journal; called once, before any other event."""

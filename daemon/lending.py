@@ -18,6 +18,7 @@ from forebay.wire import (
 
 from .actions import Address, Reply
 from .book import Book
+from .end_reasons import EndReason
 from .micro_batch import MicroBatch
 from .on_device import Told, are_names, learn_on_device, why_too_many
 from .staleness import Staleness
@@ -68,6 +69,9 @@ class Lending:
             attachment.wanted_keys = tuple(key for key in attachment.wanted_keys if key != batch.key)
             attachment.lent_total += on_credit
             self._book.lend(batch, attachment, now)
+            if attachment.asks_since:
+                self._book.measures.trainer_wait_s.observe(now - attachment.asks_since)
+                attachment.asks_since = 0.0
             attachment.lent[batch.slot] = batch
             self._send_lend(attachment, batch, now, on_credit=on_credit)
 
@@ -109,7 +113,7 @@ class Lending:
             if words := why_too_many(self._book, attachment, [batch.key]):
                 self._book.out.refuse(address, request.id, RefusalCode.TOO_MANY, words)
                 return
-            self._release(attachment, batch)
+            self._release(attachment, batch, now)
             attachment.on_device[batch.key] = batch
             self._book.move(batch, MicroBatchEvent.PROMOTE, now)
             self._book.outcomes.record(batch, holder=attachment.holder)
@@ -135,7 +139,7 @@ class Lending:
     def _end(self, queue: TrainQueue, attachment: Attachment, told: Finished, now: float) -> None:
         batch = self._lent(attachment, told.slot, told.generation) if told.slot >= 0 else None
         if batch is not None:
-            self._release(attachment, batch)
+            self._release(attachment, batch, now)
         elif not told.reason and told.key not in attachment.on_device:
             trained = Told(told.key, told.attempt, is_trained=True)
             learn_on_device(self._book, queue, attachment, trained, now)
@@ -147,7 +151,8 @@ class Lending:
         if told.reason and not batch.was_trained:
             if told.stale:
                 self._staleness.note_dropped(batch, now)
-            self._book.finish(batch, MicroBatchEvent.DROP, now, printable(told.reason))
+            why = None if told.stale else EndReason.GIVEN_UP
+            self._book.finish(batch, MicroBatchEvent.DROP, now, printable(told.reason), why)
             return
         if batch.state is MicroBatchState.READY:
             self._book.move(batch, MicroBatchEvent.PROMOTE, now)
@@ -161,9 +166,9 @@ class Lending:
             return None
         return batch
 
-    def _release(self, attachment: Attachment, batch: MicroBatch) -> None:
+    def _release(self, attachment: Attachment, batch: MicroBatch, now: float) -> None:
         del attachment.lent[batch.slot]
-        self._book.release(batch)
+        self._book.release(batch, now)
 
 
 def _is_lent(attachment: Attachment, request: Finished) -> bool:

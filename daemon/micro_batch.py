@@ -55,6 +55,8 @@ class MicroBatch:
         body: All of its bytes, if they came with the offer, until a slot has them.
         since: Monotonic second of the last move.
         lent_at: Monotonic second in which its slot was lent; 0 if it is not.
+        ready_at: Monotonic second in which its slot became READY.
+        came_at: Monotonic second in which its offer came.
         offered_at: Monotonic second in which its stage call began.
         expires_at: Monotonic second from which on it is stale; infinite for never.
         policy_version: Of the policy that it was made with, if anybody said.
@@ -87,6 +89,8 @@ class MicroBatch:
     body: bytes = b""
     since: float = 0.0
     lent_at: float = 0.0
+    ready_at: float = 0.0
+    came_at: float = 0.0
     offered_at: float = 0.0
     expires_at: float = math.inf
     policy_version: int | None = None
@@ -167,6 +171,7 @@ def found_batch(found: FoundSlot, now: float) -> MicroBatch:
         slot=found.index,
         generation=found.generation,
         since=now,
+        ready_at=now,
         offered_at=found.envelope.offered_at,
         expires_at=math.inf if found.envelope.expires_at is None else found.envelope.expires_at,
         policy_version=found.envelope.policy_version,

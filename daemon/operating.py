@@ -17,6 +17,7 @@ from forebay.wire import (
 
 from .actions import Address, Level, Reply
 from .book import Book
+from .end_reasons import EndReason
 from .lending import Lending
 from .waiting_line import WaitingLine
 
@@ -108,7 +109,7 @@ class Operating:
         if is_alive:
             if not batch.was_published:
                 book.outcomes.refuse_attempt(batch, RefusalCode.DROPPED, _FORGOTTEN)
-            book.drop(batch, now, _FORGOTTEN)
+            book.drop(batch, now, _FORGOTTEN, EndReason.FORGOTTEN)
         book.outcomes.forget(batch)
         book.out.log(Level.WARNING, Event.FORGET, queue=request.queue, key=request.key, was=state.value)
         book.out.do(Reply(sender, Forgotten(id=request.id, state=state)))

@@ -171,10 +171,15 @@ class Server:
         # Not at the top: who wants no HTTP does not wait for its libraries.
         from .http_server import HttpServer
         from .loop_questions import LoopQuestions
-        from .pages import pages_of
+        from .pages import DaemonPages
 
-        pages = pages_of(LoopQuestions(self._mailbox), self._ledger)
-        http = HttpServer(http_address(self._settings.http_endpoint), pages)
+        pages = DaemonPages(
+            LoopQuestions(self._mailbox),
+            self._ledger,
+            self._sockets,
+            max_private_bytes=self._settings.max_private_bytes,
+        )
+        http = HttpServer(http_address(self._settings.http_endpoint), pages.by_path())
         undo.callback(http.close)
         return http
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import zmq
 
@@ -30,6 +30,14 @@ _OTHERS: Final = 1
 def connections_of_daemon(descriptors: int) -> int:
     """Returns how many connections each endpoint of a daemon can have with so many descriptors."""
     return connections_within(descriptors, endpoints=_ENDPOINTS, others=_OTHERS)
+
+
+class Headcount(NamedTuple):
+    """The connections of one endpoint, and how many were refused because there were too many."""
+
+    endpoint: str
+    connections: int
+    refused: int
 
 
 class ServerSockets:
@@ -131,6 +139,12 @@ class ServerSockets:
         if self._keys is None or not self.control.is_guarded:
             return TRUSTED
         return self._keys.authorised.client_of(sender.user)
+
+    def headcounts(self) -> tuple[Headcount, ...]:
+        """Returns how many are connected."""
+        loops = {"control": self.control.connections, "trainer": self.trainer.connections}
+        counted = [Headcount(name, len(count), count.refused_count) for name, count in loops.items()]
+        return (*counted, Headcount("data", self.data.connection_count, self.data.refused_count))
 
     def close(self, *, linger_ms: int) -> None:
         """Closes them; what was sent last gets this long to leave."""

@@ -13,6 +13,9 @@ from .book import Book
 from .micro_batch import MicroBatch
 from .train_queue import TrainQueue
 
+STALE_BY = ("version", "expired", "age")
+"""What stale micro-batches are counted under, as `offered_stale_REASON` and `dropped_stale_REASON`."""
+
 _ON_ITS_WAY = (MicroBatchState.OFFERED, MicroBatchState.FILLING)
 
 

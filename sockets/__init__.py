@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .chunk_receiver import ChunkReceiver
     from .connections import Connections, fitting_connections
     from .endpoint import Endpoint, control_frame_limit, milliseconds_until, too_many_frames
+    from .failed_handshakes import HANDSHAKE_FAILURES
     from .gate import AuthorisedFile, Gate, ServerKeys, load_server_keys
     from .keys import ClientKeys, KeyPair, load_client_keys, load_key_pair, load_public_key, make_key_files
     from .limited_log import LimitedLog, kind_of
@@ -25,6 +26,7 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
+    "HANDSHAKE_FAILURES",
     "LOOK_S",
     "AuthorisedFile",
     "BulkReceiver",

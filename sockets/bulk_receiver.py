@@ -95,6 +95,7 @@ class BulkReceiver:
             self._context.term()
             raise
         self.address = endpoint.address
+        self._connections = endpoint.connections
         self._threads: list[threading.Thread] = []
 
         receivers = [endpoint.socket] if threads == 1 else self._inner_sockets(endpoint, threads)
@@ -127,6 +128,16 @@ class BulkReceiver:
 
     def __repr__(self) -> str:
         return f"BulkReceiver({self.address!r}, {len(self._threads)} threads)"
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that there are; true a moment ago."""
+        return len(self._connections)
+
+    @property
+    def refused_count(self) -> int:
+        """See `Connections`; true a moment ago."""
+        return self._connections.refused_count
 
     def _inner(self, kind: int) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)

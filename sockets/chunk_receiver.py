@@ -41,6 +41,7 @@ class ChunkReceiver:
         self._incoming = incoming
         self._target = target
         self._complete = complete
+        self._wire_bytes = 0
 
     def receive(self) -> None:
         """Waits for a chunk, and deals with it.
@@ -68,7 +69,7 @@ class ChunkReceiver:
         try:
             fault = self._write(header)
         finally:
-            is_complete = self._incoming.settle(arrivals, header, fault, time.monotonic())
+            is_complete = self._incoming.settle(arrivals, header, fault, time.monotonic(), self._wire_bytes)
         if is_complete:
             self._complete(arrivals)
         return fault
@@ -85,13 +86,14 @@ class ChunkReceiver:
         return fault
 
     def _receive_raw(self, target: memoryview) -> ChunkFault | None:
-        received = self._socket.recv_into(target)
+        received = self._wire_bytes = self._socket.recv_into(target)
         return ChunkFault.WRONG_LENGTH if received != target.nbytes or self._socket.rcvmore else None
 
     def _receive_encoded(self, codec: str, target: memoryview) -> ChunkFault | None:
         frame = self._socket.recv(copy=False)
         if self._socket.rcvmore:
             return ChunkFault.WRONG_LENGTH
+        self._wire_bytes = frame.buffer.nbytes
         try:
             decode_chunk(codec, frame.buffer, target)
         except ProtocolError:

@@ -27,6 +27,9 @@ _WORDS: Final = {
     "no_keys": "it does not use keys as this endpoint does",
     "protocol": "it broke ZeroMQ's rules",
 }
+HANDSHAKE_FAILURES: Final = (_NOT_AUTHORISED, *_WORDS)
+"""Why a handshake may fail; each is counted as `handshake_failed_REASON`."""
+
 _PROTOCOL_ERRORS: Final[dict[int, str]] = {
     zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "wrong_server_key",
     zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "no_keys",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         protection_of,
         read_clients,
     )
-    from .arrivals import Arrivals, ChunkFault, Incoming
+    from .arrivals import Arrivals, ChunkFault, Incoming, Received
     from .calls import (
         Call,
         CallId,
@@ -288,6 +288,7 @@ __all__ = [
     "QueueStatus",
     "Raised",
     "Reached",
+    "Received",
     "RecordType",
     "RefusalCode",
     "Refused",

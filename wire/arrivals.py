@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from .chunk import ChunkHeader
 from .codec_names import CODECS
@@ -28,6 +29,20 @@ class ChunkFault(enum.StrEnum):
     WRONG_CODEC = "chunk_wrong_codec"
     DAMAGED = "chunk_damaged"
     WRONG_CHECKSUM = "chunk_wrong_checksum"
+
+
+class Received(NamedTuple):
+    """What has arrived in one codec, right and for the first time.
+
+    Attributes:
+        chunks: How many.
+        wire_bytes: As they travelled, without headers.
+        decoded_bytes: As they lie in their places.
+    """
+
+    chunks: int = 0
+    wire_bytes: int = 0
+    decoded_bytes: int = 0
 
 
 class Arrivals:
@@ -151,6 +166,7 @@ class Incoming:
     def __init__(self) -> None:
         self.peer_faults = Faults()
         self._open: dict[int, Arrivals] = {}
+        self._received = [Received() for _ in CODECS]
         self._settled = threading.Condition()
 
     def open(self, arrivals: Arrivals) -> None:
@@ -172,7 +188,14 @@ class Incoming:
                 return ChunkFault.NOT_GRANTED
             return arrivals.claim(header) or arrivals
 
-    def settle(self, arrivals: Arrivals, header: ChunkHeader, fault: ChunkFault | None, now: float) -> bool:
+    def settle(
+        self,
+        arrivals: Arrivals,
+        header: ChunkHeader,
+        fault: ChunkFault | None,
+        now: float,
+        wire_bytes: int | None = None,
+    ) -> bool:
         """Ends a claim.
 
         Args:
@@ -180,6 +203,7 @@ class Incoming:
             header: The claimed chunk's.
             fault: What was wrong with its bytes; None if they lie in their place.
             now: Monotonic second.
+            wire_bytes: That they had on the wire; None for as many as they have decoded.
 
         Returns:
             Whether it is complete by this chunk.
@@ -188,7 +212,20 @@ class Incoming:
             arrivals.settle(header, arrived=fault is None, now=now)
             if not arrivals.is_written_to:
                 self._settled.notify_all()
+            if fault is None:
+                self._note_received(header, header.length if wire_bytes is None else wire_bytes)
             return fault is None and arrivals.is_complete
+
+    def _note_received(self, header: ChunkHeader, wire_bytes: int) -> None:
+        before = self._received[header.codec]
+        self._received[header.codec] = Received(
+            before.chunks + 1, before.wire_bytes + wire_bytes, before.decoded_bytes + header.length
+        )
+
+    def received(self) -> dict[str, Received]:
+        """Returns what has arrived in each codec."""
+        with self._settled:
+            return dict(zip(CODECS, self._received, strict=True))
 
     def throw_away(self, fault: ChunkFault) -> None:
         """Counts a chunk whose bytes were not used."""

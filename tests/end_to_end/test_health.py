@@ -49,7 +49,7 @@ def test_a_daemon_that_drains_is_healthy_and_not_ready(start_daemon: StartDaemon
     daemon.process.send_signal(signal.SIGTERM)
     see(daemon, lambda status: status.draining)
     assert look(daemon, "/healthz").status == 200
-    assert look(daemon, "/readyz")[:2] == (503, "the daemon drains: it takes no new offers\n")
+    assert look(daemon, "/readyz")[:2] == (503, "the daemon is shutting down\n")
     sender.go_on()
     sender.finish()
     assert daemon.process.wait(60) == 0

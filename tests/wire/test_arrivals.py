@@ -223,3 +223,15 @@ def test_of_many_threads_that_claim_the_same_spans_each_span_is_granted_to_one()
     assert sum(completed for _, completed in outcomes) == 1
     assert incoming.faults() == {ChunkFault.REPEATED: (threads - 1) * spans}
     assert (arrivals.is_complete, arrivals.received_bytes) == (True, arrivals.total_bytes)
+
+
+def test_what_was_received_is_counted_once_it_is_right() -> None:
+    incoming, arrivals = Incoming(), arrivals_of(2)
+    incoming.open(arrivals)
+    incoming.settle(arrivals, claimed(incoming, arrivals, 0), ChunkFault.DAMAGED, 1.0, 7)
+    assert not any(any(received) for received in incoming.received().values())
+    first, last = claimed(incoming, arrivals, 0), claimed(incoming, arrivals, 1)
+    incoming.settle(arrivals, first, None, 1.0, 7)
+    assert incoming.received()["raw"] == (1, 7, first.length)
+    incoming.settle(arrivals, last, None, 1.0)
+    assert incoming.received()["raw"] == (2, 7 + last.length, first.length + last.length)
