@@ -21,6 +21,8 @@ from events_page import event_rows
 from forebay.benchmarks.goals import GOALS
 from forebay.cli.checks import CHECKS
 from forebay.daemon import Settings
+from forebay.daemon.measures import BYTES_BOUNDS, SECONDS_BOUNDS
+from forebay.daemon.metric_table import METRICS
 from forebay.orchestrator_client.ahead_states import AHEAD_TRANSITIONS
 from forebay.orchestrator_client.settings import OrchestratorSettings
 from forebay.shm import HEADER_FIELDS, SLOT_TRANSITIONS
@@ -123,6 +125,23 @@ def _error_rows(kind: type[ForebayError]) -> Iterator[tuple[str, ...]]:
 def dtypes() -> str:
     """The dtypes that may travel."""
     return ", ".join(f"`{name}`" for name in DTYPES) + "\n"
+
+
+def metrics() -> str:
+    """The daemon's metrics."""
+    rows = [
+        (f"`{metric.name}`", metric.kind.value, ", ".join(f"`{name}`" for name in metric.labels), metric.meaning)
+        for metric in METRICS
+    ]
+    return table(("metric", "type", "labels", "meaning"), rows)
+
+
+def metric_buckets() -> str:
+    """The upper bounds of the buckets."""
+    bounds = {"_seconds": SECONDS_BOUNDS, "_bytes": BYTES_BOUNDS}
+    return table(
+        ("metrics", "upper bounds"), [(f"`{k}`", ", ".join(f"{b:g}" for b in v)) for k, v in bounds.items()]
+    )
 
 
 def settings() -> str:
@@ -251,6 +270,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "events": events,
     "errors": errors,
     "dtypes": dtypes,
+    "metrics": metrics,
+    "metric-buckets": metric_buckets,
     "settings": settings,
     "trainer-settings": trainer_settings,
     "orchestrator-settings": orchestrator_settings,
