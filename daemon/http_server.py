@@ -16,6 +16,9 @@ from .http_address import HttpAddress
 from .http_answers import Pages, answer_to
 
 _MAX_CONNECTIONS: Final = 16
+_BACKLOG: Final = 128
+"""Who finds this full tries again after a second; far more than connections, as those who come push others out."""
+
 _REQUEST_S: Final = 5.0
 _ROOM_S: Final = 2.0
 _RETRY_S: Final = 0.1
@@ -126,7 +129,7 @@ def _listen(address: HttpAddress) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)
-        listener.listen(_MAX_CONNECTIONS)
+        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:

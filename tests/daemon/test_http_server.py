@@ -62,7 +62,8 @@ def test_a_request_that_comes_in_pieces_is_answered_once_and_the_connection_ends
     assert answer.endswith(b"\r\n\r\nhere\n")
 
 
-def test_a_hundred_who_say_nothing_keep_nobody_out(server: HttpServer) -> None:
+def test_a_hundred_who_say_nothing_keep_nobody_out(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_REQUEST_S", _PATIENCE_S)  # so that their time is not over meanwhile
     with contextlib.ExitStack() as idle:
         silent = [idle.enter_context(dial(server)) for _ in range(100)]
         for _ in range(20):

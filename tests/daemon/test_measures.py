@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forebay.daemon.figures import Figures, distributions
 from forebay.daemon.measures import BYTES_BOUNDS, SECONDS_BOUNDS, Histogram, Measures
-from forebay.wire import Granted
+from forebay.wire import Forget, Granted
 
 from .ledger_driver import Driver
 from .ledger_peers import Sender, Trainer, manifest_of
@@ -127,6 +127,21 @@ def test_a_slot_that_comes_back_from_a_dead_trainer_waits_anew(
     other.promoted(lend)
     assert measured(driver)["queue_s"] == (2, 1.0)
     assert measured(driver)["lent_s"] == (1, 2.0), "what a dead trainer held is no time that a release took"
+
+
+def test_what_a_dead_daemon_left_is_timed_from_its_adoption(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("lent")
+    sender.stage("ready")
+    [lend] = trainer.lends(1)
+    driver.now += 100.0
+    driver.restart()
+    driver.now += 3.0
+    trainer.attach(held=[(lend.slot, lend.generation)])
+    trainer.promoted(lend)
+    trainer.lends(1)
+    assert measured(driver) == {"queue_s": (1, 3.0)}, "and a lend of the daemon before is left out"
 
 
 def test_what_is_trained_straight_from_its_slot_was_not_on_the_device(
@@ -250,6 +265,8 @@ def test_every_end_without_training_is_counted_under_one_reason(driver: Driver, 
     sender.stage("given_up")
     [lend] = trainer.lends(1)
     trainer.finished("given_up", lend=lend, reason="bad shape")
+    sender.stage("forgotten")
+    sender.say(Forget(id=driver.new_id(), queue="train", key="forgotten"))
     sender.stage("stale", expires_s=1.0)
     driver.pass_time(2.0)
     sender.stage("late", expires_s=1.0)
@@ -274,6 +291,7 @@ def test_every_end_without_training_is_counted_under_one_reason(driver: Driver, 
         "dropped_abandoned": 1,
         "dropped_silent": 1,
         "dropped_given_up": 1,
+        "dropped_forgotten": 1,
         "dropped_stale_expired": 2,
     }
     assert lost == {"lost_detached": 1, "lost_died": 1}
