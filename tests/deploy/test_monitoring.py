@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import importlib
 import json
 import re
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from forebay import StagingClient, local_daemon
@@ -62,9 +62,7 @@ def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def alert_rules() -> list[dict[str, Any]]:
-    yaml = importlib.import_module("yaml")
-
-    class Strict(yaml.SafeLoader):  # type: ignore[misc, name-defined]
+    class Strict(yaml.SafeLoader):  # type: ignore[misc]
         pass
 
     def mapping(loader: Any, node: Any) -> dict[str, Any]:
