@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from http import HTTPStatus
 
 from forebay.version import VERSION
@@ -26,11 +27,16 @@ class DaemonPages:
         questions: Reach the loop.
         ledger: Looked at by the loop alone.
         sockets: Looked at by the loop alone.
-        max_private_bytes: The setting.
+        max_private_bytes: Returns the setting, which may be read again meanwhile.
     """
 
     def __init__(
-        self, questions: LoopQuestions, ledger: Ledger, sockets: ServerSockets, *, max_private_bytes: int
+        self,
+        questions: LoopQuestions,
+        ledger: Ledger,
+        sockets: ServerSockets,
+        *,
+        max_private_bytes: Callable[[], int],
     ) -> None:
         self._questions = questions
         self._ledger = ledger
@@ -66,7 +72,7 @@ class DaemonPages:
             protocol=PROTOCOL_VERSION,
             started_at=self._started_at,
             private_bytes=private_bytes(),
-            max_private_bytes=self._max_private_bytes,
+            max_private_bytes=self._max_private_bytes(),
             answer_s=time.monotonic() - began,
         )
         return values_of(process, figures, headcounts)

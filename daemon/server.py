@@ -177,7 +177,7 @@ class Server:
             LoopQuestions(self._mailbox),
             self._ledger,
             self._sockets,
-            max_private_bytes=self._settings.max_private_bytes,
+            max_private_bytes=lambda: self._settings.max_private_bytes,
         )
         http = HttpServer(http_address(self._settings.http_endpoint), pages.by_path())
         undo.callback(http.close)

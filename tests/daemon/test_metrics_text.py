@@ -148,7 +148,7 @@ def test_a_loop_that_hangs_is_told_by_every_page(driver: Driver) -> None:
     mailbox = Mailbox()  # that nobody empties
     try:
         questions = LoopQuestions(mailbox, answer_s=0.01)
-        pages = DaemonPages(questions, driver.ledger, None, max_private_bytes=8).by_path()  # type: ignore[arg-type]
+        pages = DaemonPages(questions, driver.ledger, None, max_private_bytes=lambda: 8).by_path()  # type: ignore[arg-type]
         for path in ("/healthz", "/readyz"):
             answer = answer_to(f"GET {path} HTTP/1.0\r\n\r\n".encode(), pages)
             assert answer.startswith(b"HTTP/1.0 503 ")
