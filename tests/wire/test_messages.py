@@ -98,7 +98,7 @@ def within(hint: Any, bounds: msgspec.Meta) -> st.SearchStrategy[Any]:
 def test_every_message_class_belongs_to_a_conversation() -> None:
     classes = {
         value
-        for value in vars(forebay.wire).values()
+        for value in (getattr(forebay.wire, name) for name in forebay.wire.__all__)
         if isinstance(value, type) and issubclass(value, Message) and value is not Message
     }
     assert classes == {cls for _, cls in CASES}
