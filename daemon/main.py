@@ -18,7 +18,7 @@ from forebay.wire import MIB, Event, ForebayError, exit_code
 from .http_address import http_address
 from .logs import start_logging
 from .reloading import ReadSettings
-from .server import Server
+from .server import Ready, Server
 from .settings import Settings, load_settings
 
 log = logging.getLogger("forebay.daemon")
@@ -49,28 +49,30 @@ def serve(
     keep_freed_memory(_KEPT_BYTES)
     server = Server(settings, software=VERSION, epoch=uuid.uuid4().hex, read=read)
     try:
-        ready = server.ready
-        for address in settings.open_to_all:
-            words = "everybody who reaches it may read, write and reset"
-            tell(log, logging.WARNING, Event.INSECURE, endpoint=address, words=words)
-        tell(
-            log,
-            logging.INFO,
-            Event.SERVING,
-            control=ready.control_endpoint,
-            data=ready.data_endpoint,
-            trainer=ready.trainer_endpoint,
-            pool=ready.pool,
-        )
-        _tell_http(ready.http_endpoint)
-        if ready_fd is not None:
-            with os.fdopen(ready_fd, "wb") as stream:
-                stream.write(msgspec.json.encode(ready) + b"\n")
-        server.run(parent_fd=parent_fd)
+        server.run(parent_fd=parent_fd, at_work=lambda: _tell_ready(server.ready, settings, ready_fd))
     except BaseException:
         server.close(failed=True)
         raise
     server.close()
+
+
+def _tell_ready(ready: Ready, settings: Settings, ready_fd: int | None) -> None:
+    for address in settings.open_to_all:
+        words = "everybody who reaches it may read, write and reset"
+        tell(log, logging.WARNING, Event.INSECURE, endpoint=address, words=words)
+    tell(
+        log,
+        logging.INFO,
+        Event.SERVING,
+        control=ready.control_endpoint,
+        data=ready.data_endpoint,
+        trainer=ready.trainer_endpoint,
+        pool=ready.pool,
+    )
+    _tell_http(ready.http_endpoint)
+    if ready_fd is not None:
+        with os.fdopen(ready_fd, "wb") as stream:
+            stream.write(msgspec.json.encode(ready) + b"\n")
 
 
 def _tell_http(endpoint: str) -> None:

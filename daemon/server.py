@@ -211,14 +211,16 @@ class Server:
 
     # The loop.
 
-    def run(self, *, parent_fd: int | None = None) -> None:
+    def run(self, *, parent_fd: int | None = None, at_work: Callable[[], None]) -> None:
         """Serves until SIGTERM, SIGINT, or the end of the process that holds the other end of `parent_fd`.
 
         Args:
             parent_fd: A pipe's reading end; its end-of-file means that the parent is gone.
+            at_work: Called once all is there and signals are taken in order; not before, as whoever hears that may
+                send one at once.
         """
         with stop_signals() as self._signal_end:
-            # Not before: until then SIGHUP would end the process.
+            at_work()
             self._manager.serving(len(self._pool.files))
             self._serve(parent_fd)
 
