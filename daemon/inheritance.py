@@ -89,4 +89,4 @@ class Inheritance:
             book.queues.of(batch.queue).insert(batch)
         else:
             attaching.adopt(found, batch, now)
-        book.out.log(Level.INFO, Event.ADOPT, queue=batch.queue, key=batch.key, slot=batch.slot)
+        book.log(Level.INFO, Event.ADOPT, batch, state=book.slots[found.index].state.name)

@@ -46,10 +46,10 @@ def learn_on_device(book: Book, queue: TrainQueue, attachment: Attachment, told:
 
 def _make_way(book: Book, queue: TrainQueue, known: MicroBatch, told: Told) -> None:
     """Ends what an orchestrator has staged or offered of that key meanwhile."""
+    book.log(Level.WARNING, Event.ALREADY_ON_DEVICE, known)
     if known in queue.ready:
         queue.remove(known)
         book.slot_moves.give_back(known, SlotEvent.DROP)
-        book.out.log(Level.WARNING, Event.ALREADY_ON_DEVICE, queue=queue.name, key=told.key)
         return
     if known.sender is None:
         return
