@@ -87,14 +87,18 @@ def import_pyplot() -> Any:
     return pyplot
 
 
-def check_timeline(file: Path) -> None:
+def check_timeline(file: Path, option: str = "--timeline") -> None:
     """Checks that a picture can be drawn, before anything runs for it.
+
+    Args:
+        file: Where.
+        option: Whose value that is, for the error.
 
     Raises:
         SettingError: matplotlib is not installed, or the file cannot be written.
     """
     if file.suffix != ".png" or file.is_dir() or not os.access(file.parent, os.W_OK):
-        raise SettingError("option --timeline", got=str(file), limit="a .png file in a writable folder")
+        raise SettingError(f"option {option}", got=str(file), limit="a .png file in a writable folder")
     import_pyplot()
 
 

@@ -51,6 +51,7 @@ class Span:
         ended_at: Monotonic second; the last at which it is known to have lasted, if its end is not.
         slot: The slot that it was in, or -1.
         generation: That slot's generation; 0 if it is not known.
+        trainer: Who had it then; empty if nobody, or if that is not known.
         is_begin_known: Whether it began then, not before.
         end: Whether it ended then.
     """
@@ -60,6 +61,7 @@ class Span:
     ended_at: float
     slot: int = -1
     generation: int = 0
+    trainer: str = ""
     is_begin_known: bool = True
     end: End = End.KNOWN
 
@@ -77,7 +79,6 @@ class Life:
         reason: Why.
         ended_at: Monotonic second of that; None with no outcome.
         sender: Who offered it; empty if that is not known.
-        trainer: Who had it last; empty if nobody, or if that is not known.
         payload_bytes: Of its arrays, if they are known.
         policy_version: Of the policy that it was made with, if anybody said.
     """
@@ -90,7 +91,6 @@ class Life:
     reason: str = ""
     ended_at: float | None = None
     sender: str = ""
-    trainer: str = ""
     payload_bytes: int | None = None
     policy_version: int | None = None
 
@@ -153,6 +153,7 @@ _ENDS: Final = frozenset({"consumed", "dropped", "lost", "already_on_device"})
 _NO_INCIDENTS: Final = frozenset({*_STEPS, "offered", "consumed"}) - {"quarantined", "returned"}
 _REPLACED: Final = "replaced"
 _IN_A_SLOT: Final = frozenset({Phase.FILLING, Phase.READY, Phase.LENT, Phase.QUARANTINED})
+_WITH_TRAINER: Final = frozenset({Phase.LENT, Phase.QUARANTINED, Phase.ON_DEVICE})
 
 _Name = tuple[str, str]
 
@@ -180,7 +181,8 @@ class _Growing:
             return
         slot = self.slot if self.phase in _IN_A_SLOT else -1
         generation = self.generation if slot >= 0 else 0
-        span = Span(self.phase, self.began_at, at_s, slot, generation, self.is_begin_known, end)
+        trainer = self.trainer if self.phase in _WITH_TRAINER else ""
+        span = Span(self.phase, self.began_at, at_s, slot, generation, trainer, self.is_begin_known, end)
         self.spans.append(span)
         self.phase = None
 
@@ -194,7 +196,6 @@ class _Growing:
             reason=self.reason,
             ended_at=self.seen_at if self.outcome else None,
             sender=self.sender,
-            trainer=self.trainer,
             payload_bytes=self.payload_bytes,
             policy_version=self.policy_version,
         )

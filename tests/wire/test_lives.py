@@ -133,7 +133,8 @@ def test_a_newer_attempt_begins_before_the_one_that_it_replaces_ends() -> None:
 
 def test_who_and_how_much_is_told_by_the_offer_and_the_lend() -> None:
     life = life_of(moments(*PASSED))
-    assert (life.sender, life.trainer) == ("who offered", "who lent")
+    assert life.sender == "who offered"
+    assert [span.trainer for span in life.spans] == ["", "", "", "who lent", "who lent"]
     assert (life.payload_bytes, life.policy_version) == (600, 2)
 
 
