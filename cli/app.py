@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from forebay.wire import ExitCode, ForebayError, exit_code
 
-COMMANDS = ("serve", "status", "slots", "queues", "trace", "demo", "bench", "keygen", "doctor", "version")
+COMMANDS = ("serve", "status", "slots", "queues", "top", "trace", "demo", "bench", "keygen", "doctor", "version")
 """Commands in the order in which help lists them; each is a function or a group, in the module of its name."""
 
 

@@ -21,9 +21,9 @@ def queues(inspector: Inspector, json: JsonOption = False) -> None:
     sys.stdout.write(json_line(found) if json else queue_table(found))
 
 
-def queue_table(queues: Iterable[QueueStatus]) -> str:
-    """Makes the table of some queues."""
-    return table(_HEADER, map(_row, queues))
+def queue_table(queues: Iterable[QueueStatus], *, columns: int | None = None) -> str:
+    """Makes the table of some queues; see `table`."""
+    return table(_HEADER, map(_row, queues), columns=columns)
 
 
 def _row(queue: QueueStatus) -> tuple[object, ...]:
