@@ -126,7 +126,7 @@ EVENT_MEANINGS: dict[Event, str] = {
     Event.RETURNED: "a quarantined slot is ready again, in its old place",
     Event.REFUSE: "a request was refused; the code is one of the refusal codes",
     Event.STALE: "a micro-batch was refused or dropped since it, or its policy, is too old",
-    Event.ALREADY_ON_DEVICE: "a micro-batch left its queue, since the trainer has its key already by another way",
+    Event.ALREADY_ON_DEVICE: "what was staged or offered of a key ended, since the trainer has it by another way",
     Event.ATTACH: "a trainer came to its queue",
     Event.DETACH: "a trainer is gone, by what the kernel says of its lock",
     Event.ADOPT: "a daemon took over a micro-batch that it found in the pool",

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from .events import Event
 from .inspection import Moment
 
 
@@ -125,33 +126,36 @@ def past_of(moments: Sequence[Moment], now_s: float) -> Past:
     return reader.past(now_s)
 
 
-_STEPS: Final = {
-    "filling": Phase.FILLING,
-    "ready": Phase.READY,
-    "lent": Phase.LENT,
-    "released": None,
-    "quarantined": Phase.QUARANTINED,
-    "returned": Phase.READY,
-    "on_device": Phase.ON_DEVICE,
+_STEPS: Final[dict[str, Phase | None]] = {
+    Event.FILLING: Phase.FILLING,
+    Event.READY: Phase.READY,
+    Event.LENT: Phase.LENT,
+    Event.RELEASED: None,
+    Event.QUARANTINED: Phase.QUARANTINED,
+    Event.RETURNED: Phase.READY,
+    Event.ON_DEVICE: Phase.ON_DEVICE,
 }
 """What begins with a step of a life."""
 
-_BEFORE: Final = {
-    "filling": (Phase.WAITING,),
-    "ready": (Phase.FILLING,),
-    "lent": (Phase.READY,),
-    "released": (Phase.LENT, Phase.QUARANTINED),
-    "quarantined": (Phase.LENT,),
-    "returned": (Phase.QUARANTINED,),
-    "on_device": (None, Phase.READY),
-    "consumed": (Phase.ON_DEVICE,),
-    "lost": (Phase.ON_DEVICE,),
+_BEFORE: Final[dict[str, tuple[Phase | None, ...]]] = {
+    Event.FILLING: (Phase.WAITING,),
+    Event.READY: (Phase.FILLING,),
+    Event.LENT: (Phase.READY,),
+    Event.RELEASED: (Phase.LENT, Phase.QUARANTINED),
+    Event.QUARANTINED: (Phase.LENT,),
+    Event.RETURNED: (Phase.QUARANTINED,),
+    Event.ON_DEVICE: (None, Phase.READY),
+    Event.CONSUMED: (Phase.ON_DEVICE,),
+    Event.LOST: (Phase.ON_DEVICE,),
 }
 """What may be so until then; the first of them was, where no more is known."""
 
-_ENDS: Final = frozenset({"consumed", "dropped", "lost", "already_on_device"})
-_NO_INCIDENTS: Final = frozenset({*_STEPS, "offered", "consumed"}) - {"quarantined", "returned"}
+_ENDS: Final = frozenset({Event.CONSUMED, Event.DROPPED, Event.LOST, Event.ALREADY_ON_DEVICE})
+_NO_INCIDENTS: Final = frozenset({*_STEPS, Event.OFFERED, Event.CONSUMED}) - {Event.QUARANTINED, Event.RETURNED}
+_OF_WAITING: Final = frozenset({Event.FILLING, Event.DROPPED, Event.ALREADY_ON_DEVICE})
+"""What can come next for whoever waits for a slot."""
 _REPLACED: Final = "replaced"
+"""Why an attempt ends whose key a newer one takes over; that one's offer is told first."""
 _IN_A_SLOT: Final = frozenset({Phase.FILLING, Phase.READY, Phase.LENT, Phase.QUARANTINED})
 _WITH_TRAINER: Final = frozenset({Phase.LENT, Phase.QUARANTINED, Phase.ON_DEVICE})
 
@@ -220,9 +224,9 @@ class _Reader:
         """Reads the next one."""
         if moment.event not in _NO_INCIDENTS:
             self._incidents.append(moment)
-        if moment.event == "offered":
+        if moment.event == Event.OFFERED:
             self._offered(moment)
-        elif moment.event == "adopt":
+        elif moment.event == Event.ADOPT:
             self._adopted(moment)
         elif moment.event in _STEPS:
             self._step(moment)
@@ -281,7 +285,7 @@ class _Reader:
         life.begin(_STEPS[moment.event], moment.at_s)
         if life.phase not in _IN_A_SLOT:
             self._leave_slot(life)
-        if moment.event == "lent":
+        if moment.event == Event.LENT:
             life.trainer = moment.who
 
     def _end(self, moment: Moment) -> None:
@@ -305,7 +309,7 @@ class _Reader:
 
     def _fits(self, life: _Growing, moment: Moment) -> bool:
         if life.generation == 0:
-            return life.phase is not Phase.WAITING or moment.event in ("filling", "dropped", "already_on_device")
+            return life.phase is not Phase.WAITING or moment.event in _OF_WAITING
         return life.generation == moment.generation
 
     def _from_before(self, moment: Moment) -> _Growing:

@@ -10,10 +10,10 @@ from forebay.wire import Status, printable
 from forebay.wire.lives import End, Life, Past, Phase, Span
 
 from .excerpt import Excerpt
-from .rows import Event, Rows, daemon_row, in_us
+from .rows import Rows, TraceEvent, daemon_row, in_us
 
 
-def counter_events(excerpt: Excerpt, rows: Rows, status: Status) -> Iterator[Event]:
+def counter_events(excerpt: Excerpt, rows: Rows, status: Status) -> Iterator[TraceEvent]:
     """Yields how many are READY in each queue and how many slots are FREE, at first and whenever that changes."""
     place = rows.place(daemon_row(status, "events"))
     since = in_us(excerpt.began_at)

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from forebay.orchestrator_client.timeline import Bar
-from forebay.wire import Status, printable
+from forebay.wire import Event, Status, printable
 
 from .counters import counter_events
 from .excerpt import Excerpt
 from .lanes import lanes_for
-from .rows import Event, Row, Rows, daemon_name, daemon_row, in_us
+from .rows import Row, Rows, TraceEvent, daemon_name, daemon_row, in_us
 from .spans import span_events
 
-_FOR_ALL: Final = frozenset({"drain", "pause", "resume"})
+_FOR_ALL: Final = frozenset({Event.DRAIN, Event.PAUSE, Event.RESUME})
 """Incidents that concern every row."""
 
 
@@ -49,7 +49,7 @@ def trace_of(excerpt: Excerpt, status: Status, merged: Mapping[str, Sequence[Bar
     }
 
 
-def _incidents(excerpt: Excerpt, rows: Rows, status: Status) -> Iterator[Event]:
+def _incidents(excerpt: Excerpt, rows: Rows, status: Status) -> Iterator[TraceEvent]:
     place = rows.place(daemon_row(status, "events"))
     for moment in excerpt.incidents:
         told = {"key": moment.key, "queue": moment.queue, "who": moment.who, "words": moment.words}
@@ -64,7 +64,7 @@ def _incidents(excerpt: Excerpt, rows: Rows, status: Status) -> Iterator[Event]:
         }
 
 
-def _merged(merged: Mapping[str, Sequence[Bar]], rows: Rows) -> Iterator[Event]:
+def _merged(merged: Mapping[str, Sequence[Bar]], rows: Rows) -> Iterator[TraceEvent]:
     for name, bars in merged.items():
         by_lane: dict[str, list[Bar]] = {}
         for bar in bars:
@@ -75,7 +75,7 @@ def _merged(merged: Mapping[str, Sequence[Bar]], rows: Rows) -> Iterator[Event]:
                 yield _bar(bar, rows.place(Row("file", printable(name), printable(lane)), number))
 
 
-def _bar(bar: Bar, place: Event) -> Event:
+def _bar(bar: Bar, place: TraceEvent) -> TraceEvent:
     return {
         "ph": "X",
         "name": f"{printable(bar.lane)} {printable(bar.key)}",

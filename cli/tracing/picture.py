@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from forebay.orchestrator_client.timeline import Bar, draw
-from forebay.wire import UsageError, printable
+from forebay.wire import Event, UsageError, printable
 from forebay.wire.lives import Phase
 
 from .excerpt import Excerpt
 from .lanes import lanes_for
 from .spans import PHASE_NAMES
 
-_MARKED: Final = frozenset({"attach", "detach", "drain", "pause", "resume", "quarantined"})
+_MARKED: Final = frozenset({Event.ATTACH, Event.DETACH, Event.DRAIN, Event.PAUSE, Event.RESUME, Event.QUARANTINED})
 
 
 def draw_trace(excerpt: Excerpt, merged: Mapping[str, Sequence[Bar]], title: str, file: Path) -> None:

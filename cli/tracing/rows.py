@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from forebay.wire import Status, printable
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 _KINDS: Final = ("orchestrator", "daemon", "slots", "trainer", "file")
 """From the top of a trace to its bottom."""
 
@@ -33,13 +33,13 @@ class Rows:
         self._pids: dict[tuple[str, str], int] = {}
         self._tids: dict[tuple[int, str, int], int] = {}
 
-    def place(self, row: Row, lane: int = 0) -> Event:
+    def place(self, row: Row, lane: int = 0) -> TraceEvent:
         """Returns the fields that place an event in one of a row's lanes."""
         pid = self._pids.setdefault((row.kind, row.process), len(self._pids) + 1)
         tid = self._tids.setdefault((pid, row.thread, lane), len(self._tids) + 1)
         return {"pid": pid, "tid": tid}
 
-    def names(self) -> Iterator[Event]:
+    def names(self) -> Iterator[TraceEvent]:
         """Yields what tells a viewer how the rows are called, and in which order they stand."""
         for (kind, process), pid in self._pids.items():
             yield _named("process_name", pid, 0, name=process)
@@ -51,7 +51,7 @@ class Rows:
             yield _named("thread_sort_index", pid, tid, sort_index=place)
 
 
-def _named(what: str, pid: int, tid: int, **args: Any) -> Event:
+def _named(what: str, pid: int, tid: int, **args: Any) -> TraceEvent:
     return {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args}
 
 

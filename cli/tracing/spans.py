@@ -11,7 +11,7 @@ from forebay.wire import Status, printable
 from forebay.wire.lives import END_MEANINGS, End, Life, Phase, Span, in_slots
 
 from .lanes import lanes_for
-from .rows import Event, Row, Rows, daemon_row, in_us, peer_row
+from .rows import Row, Rows, TraceEvent, daemon_row, in_us, peer_row
 
 PHASE_NAMES: Final = {
     Phase.WAITING: "wait for a slot",
@@ -39,11 +39,11 @@ class _Stretch:
         return self.spans[0].began_at, self.spans[-1].ended_at
 
 
-def span_events(lives: Sequence[Life], rows: Rows, status: Status) -> Iterator[Event]:
+def span_events(lives: Sequence[Life], rows: Rows, status: Status) -> Iterator[TraceEvent]:
     """Yields what each micro-batch was at, in the rows of who had it and of its slot, and arrows along its way."""
     stretches = [stretch for life in lives for stretch in _stretches(life, status)]
     stretches.sort(key=lambda stretch: stretch.row)
-    hops: dict[int, list[tuple[float, Event]]] = {}
+    hops: dict[int, list[tuple[float, TraceEvent]]] = {}
     for row, group in itertools.groupby(stretches, key=lambda stretch: stretch.row):
         together = list(group)
         for stretch, lane in zip(together, lanes_for([each.interval for each in together]), strict=True):
@@ -68,13 +68,13 @@ def _row_of(life: Life, span: Span, status: Status) -> Row:
     return daemon_row(status, f"ready in {printable(life.queue)}")
 
 
-def _in_slots(lives: Sequence[Life], rows: Rows) -> Iterator[Event]:
+def _in_slots(lives: Sequence[Life], rows: Rows) -> Iterator[TraceEvent]:
     for slot, row in sorted(in_slots(lives).items()):
         place = rows.place(Row("slots", "slots", f"slot {slot}"))
         yield from (_span(life, span, place) for life, span in row)
 
 
-def _span(life: Life, span: Span, place: Event) -> Event:
+def _span(life: Life, span: Span, place: TraceEvent) -> TraceEvent:
     ts = in_us(span.began_at)
     cut = not span.is_begin_known or span.end is not End.KNOWN
     return {
@@ -104,7 +104,7 @@ def _told(life: Life, span: Span) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value is not None}
 
 
-def _hops(stretch: _Stretch, place: Event) -> Iterator[tuple[float, Event]]:
+def _hops(stretch: _Stretch, place: TraceEvent) -> Iterator[tuple[float, TraceEvent]]:
     """Yields where an arrow may touch a stretch; what takes no time cannot be touched."""
     lasting = [span for span in stretch.spans if in_us(span.ended_at) > in_us(span.began_at)]
     touched = lasting[:1]
@@ -113,7 +113,7 @@ def _hops(stretch: _Stretch, place: Event) -> Iterator[tuple[float, Event]]:
     return ((span.began_at, place) for span in touched)
 
 
-def _flow(number: int, way: Sequence[tuple[float, Event]]) -> Iterator[Event]:
+def _flow(number: int, way: Sequence[tuple[float, TraceEvent]]) -> Iterator[TraceEvent]:
     for index, (at_s, place) in enumerate(way if len(way) > 1 else ()):
         kind = "s" if index == 0 else "f" if index == len(way) - 1 else "t"
         bound = {"bp": "e"} if kind == "f" else {}
