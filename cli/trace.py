@@ -44,7 +44,7 @@ def trace(
 ) -> None:
     """Write what happened to the last micro-batches as a trace.
 
-    Open it at https://ui.perfetto.dev or in chrome://tracing; nothing is sent anywhere by either.
+    Open it at https://ui.perfetto.dev or in chrome://tracing.
     """
     if png is not None:
         check_timeline(png, _PNG)
