@@ -117,3 +117,10 @@ def test_a_trace_that_cannot_be_written_is_an_error_that_names_the_file(tmp_path
     done = CliRunner().invoke(app, ["trace", "--out", str(tmp_path / "no" / "t.json")])
     assert "option --out" in str(done.exception)
     assert "No such file" in str(done.exception)
+
+
+@pytest.mark.parametrize("arguments", [("--png", "a.jpg"), ("--last", "0"), ("--seconds", "-1")], ids=str)
+def test_an_option_out_of_range_is_named_before_anybody_is_asked(arguments: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, ["trace", *arguments])
+    assert done.exit_code != 0
+    assert arguments[0] in f"{done.exception}{done.output}"
