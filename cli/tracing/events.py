@@ -36,7 +36,8 @@ def trace_of(excerpt: Excerpt, status: Status, merged: Mapping[str, Sequence[Bar
         *counter_events(excerpt, rows, status),
         *_merged(merged, rows),
     ]
-    events.sort(key=lambda event: (event["ts"], event["ph"] in "stf"))
+    # Of what begins in a row at one time, what is over at once comes first, and an arrow finds what lasts.
+    events.sort(key=lambda event: (event["ts"], event["ph"] in "stf", event.get("dur", 0)))
     return {
         "traceEvents": [*rows.names(), *events],
         "displayTimeUnit": "ms",

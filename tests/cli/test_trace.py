@@ -62,6 +62,19 @@ def test_micro_batches_at_the_same_time_are_in_lanes_of_their_own(driver: Driver
     assert {"ready in train", "ready in train 2"} < set(names(events, "thread_name").values())
 
 
+def test_what_is_over_at_once_comes_before_what_begins_then_in_its_row(driver: Driver, sender: Sender) -> None:
+    sender.grant("a")
+    sender.grant("b")
+    sender.abandon("b")
+    driver.now += 1.0
+    spans = of_kind(check_trace(trace_by(driver)), "X")
+    own = [(span["name"], span["dur"]) for span in spans if span["pid"] == spans[0]["pid"]]
+    assert sorted(own) == sorted(
+        [("wait for a slot a", 0), ("fill a", 1_000_000), ("wait for a slot b", 0), ("fill b", 0)]
+    )
+    assert own[-1] == ("fill a", 1_000_000)
+
+
 def test_counters_tell_how_many_are_ready_and_how_many_slots_are_free(
     driver: Driver, sender: Sender, trainer: Trainer
 ) -> None:
