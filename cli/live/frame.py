@@ -149,15 +149,16 @@ def _daemon(shown: Shown) -> Iterator[Line]:
         yield Line(on_one_line(f"{words}: {shown.away}"), Kind.ALARM)
     else:
         yield Line(f"{words}, {', '.join(_mood(status))}", Kind.TITLE)
-    bound = f" of {size(status.max_private_bytes)}" if status.max_private_bytes else ""
-    memory = f", {size(status.private_bytes)}{bound} private" if status.private_bytes else ""
-    yield Line(f"{shown.rates or 'rates not known yet'}; {status.waiting_offers} offers wait{memory}")
+    yield Line(f"{shown.rates or 'rates not known yet'}; {status.waiting_offers} offers wait")
 
 
 def _mood(status: Status) -> Iterator[str]:
     yield "stopping" if status.stopping else "draining" if status.draining else "serving"
     if status.paused:
         yield "all paused"
+    if status.private_bytes:
+        bound = f" of {size(status.max_private_bytes)}" if status.max_private_bytes else ""
+        yield f"{size(status.private_bytes)}{bound} private"
 
 
 def _slots(slots: Sequence[SlotStatus], columns: int) -> list[Line]:

@@ -130,9 +130,11 @@ def test_the_plain_frame_shows_every_slot_and_queue() -> None:
         ({"draining": True}, "draining"),
         ({"draining": True, "stopping": True}, "stopping"),
         ({"paused": True}, "serving, all paused"),
+        ({"private_bytes": 3 << 20}, "serving, 3 MiB private"),
+        ({"private_bytes": 3 << 20, "max_private_bytes": 2 << 30}, "serving, 3 MiB of 2 GiB private"),
     ],
 )
-def test_the_first_line_tells_the_daemons_mood(fields: dict[str, bool], mood: str) -> None:
+def test_the_first_line_tells_the_daemons_mood_and_memory(fields: dict[str, int], mood: str) -> None:
     first = frame(Shown(status(**fields)), View(), columns=80, lines=24)[0]
     assert first.words.endswith(f", {mood}")
     assert first.kind is Kind.TITLE
