@@ -24,6 +24,7 @@ FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 RELOADABLE = sorted(name for name, field in FIELDS.items() if setting_of(field).reloadable)
 FIXED = sorted(FIELDS.keys() - set(RELOADABLE))
 OTHER: dict[str, Any] = {
+    "http_endpoint": "127.0.0.1:1",
     "keep_pool": True,
     "log_level": "error",
     "log_format": "json",
