@@ -97,6 +97,10 @@ class Book:
         """Tells whether a key, queue or attempt has an acceptable length."""
         return 0 < len(name.encode()) <= self.settings.limits.max_key_bytes
 
+    def named(self, queue: str, key: str) -> dict[str, str]:
+        """Returns the names of a micro-batch for the log; none where they are too long to be kept."""
+        return {"queue": queue, "key": key} if self.is_name(queue) and self.is_name(key) else {}
+
     def find(self, queue: str, key: str) -> MicroBatch | None:
         """Returns the micro-batch of a key: alive, or its remembered outcome."""
         return self.batches.get((queue, key)) or self.outcomes.find(queue, key)

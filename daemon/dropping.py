@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from forebay.wire import Abandon, MicroBatchState, Reached, RefusalCode, Reset, WasReset, printable
+from forebay.wire import Abandon, Event, MicroBatchState, Reached, RefusalCode, Reset, WasReset, printable
 
-from .actions import Address, Reply
-from .book import Book
+from .actions import Address, Level, Reply
+from .book import Book, who
 from .end_reasons import EndReason
 from .micro_batch import MicroBatch
 
@@ -42,6 +42,9 @@ class Dropping:
         for batch in dropped:
             self._drop(batch, now)
         self._forget_version(request.queue)
+        if self._book.is_name(request.queue):
+            by = who(self._book.peers.find(sender))
+            self._book.out.log(Level.WARNING, Event.RESET, queue=request.queue, dropped=len(dropped), **by)
         self._book.out.do(Reply(sender, WasReset(id=request.id, dropped=len(dropped))))
 
     def _mark(self, batch: MicroBatch) -> None:

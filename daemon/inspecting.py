@@ -91,6 +91,9 @@ class Inspecting:
 
     def events(self, sender: Address, request: GetEvents, now: float) -> None:
         """Tells what happened; who follows hears of what comes next, if nothing has come yet."""
+        follower = self._followers.get(sender)
+        if follower is not None and follower.request == request:
+            return  # a repeat; it is answered when the first one would have been
         self._followers.pop(sender, None)
         moments, last = self._after(request, self._book.history.last if request.after < 0 else request.after)
         if moments or request.after < 0 or not request.follow_s:

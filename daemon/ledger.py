@@ -155,7 +155,8 @@ class Ledger:
         self._book.out.now = now
         words = lacking(client, request)
         if words:
-            self._book.out.refuse(sender, request.id, RefusalCode.NOT_ALLOWED, words)
+            about = self._book.named(request.queue, request.key) if isinstance(request, Offer) else {}
+            self._book.out.refuse(sender, request.id, RefusalCode.NOT_ALLOWED, words, **about)
         elif isinstance(request, Hello):
             self._answers.hello(sender, request, now)
         elif not self._book.peers.hear(sender, now):

@@ -16,7 +16,7 @@ from forebay.wire import (
 )
 
 from .actions import Address, Level, Reply
-from .book import Book
+from .book import Book, who
 from .end_reasons import EndReason
 from .lending import Lending
 from .waiting_line import WaitingLine
@@ -45,7 +45,7 @@ class Operating:
         book = self._book
         if not book.is_drained:
             book.is_drained = True
-            book.out.log(Level.WARNING, Event.DRAIN, by="an operator")
+            book.out.log(Level.WARNING, Event.DRAIN, by="an operator", **self._who(sender))
             self._line.drain(now)
         self._answer(sender, request.id)
 
@@ -62,7 +62,7 @@ class Operating:
             return
         if request.queue not in book.paused:
             book.paused.add(request.queue)
-            book.out.log(Level.WARNING, Event.PAUSE, queue=request.queue)
+            book.out.log(Level.WARNING, Event.PAUSE, queue=request.queue, **self._who(sender))
         self._answer(sender, request.id)
 
     def resume(self, sender: Address, request: Resume, now: float) -> None:
@@ -74,7 +74,7 @@ class Operating:
         if not request.queue:
             book.is_drained = False
         if is_news:
-            book.out.log(Level.WARNING, Event.RESUME, queue=request.queue)
+            book.out.log(Level.WARNING, Event.RESUME, queue=request.queue, **self._who(sender))
         for queue in book.queues:
             self._lending.lend(queue, now)
         self._answer(sender, request.id)
@@ -84,6 +84,9 @@ class Operating:
         paused = tuple(sorted(book.paused - {""}))
         valves = Valves(id=request_id, draining=book.draining, all_paused="" in book.paused, paused=paused)
         book.out.do(Reply(sender, valves))
+
+    def _who(self, sender: Address) -> dict[str, object]:
+        return who(self._book.peers.find(sender))
 
     # What is to be forgotten.
 
@@ -111,5 +114,6 @@ class Operating:
                 book.outcomes.refuse_attempt(batch, RefusalCode.DROPPED, _FORGOTTEN)
             book.drop(batch, now, _FORGOTTEN, EndReason.FORGOTTEN)
         book.outcomes.forget(batch)
-        book.out.log(Level.WARNING, Event.FORGET, queue=request.queue, key=request.key, was=state.value)
+        about = {"queue": request.queue, "key": request.key, "was": state.value}
+        book.out.log(Level.WARNING, Event.FORGET, **about, **self._who(sender))
         book.out.do(Reply(sender, Forgotten(id=request.id, state=state)))

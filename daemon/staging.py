@@ -139,7 +139,7 @@ class Staging:
         return batch
 
     def _refuse(self, sender: Address, offer: Offer, code: RefusalCode, words: str) -> None:
-        self._book.out.refuse(sender, offer.id, code, words, queue=offer.queue, key=offer.key)
+        self._book.out.refuse(sender, offer.id, code, words, **self._book.named(offer.queue, offer.key))
 
     def _has_a_place(self, batch: MicroBatch, replaced: MicroBatch | None, now: float) -> bool:
         """Tells whether an offer may be taken in; else it is refused."""

@@ -73,6 +73,7 @@ def _slots(book: Book, staleness: Staleness, now: float) -> list[SlotStatus]:
             held_s=now - batch.lent_at if batch and batch.lent_at else 0.0,
             sender=book.peers.find(batch.sender) if batch and batch.arrivals else None,
             silent_s=now - batch.silent_at(fill_lease_s) + fill_lease_s if batch and batch.arrivals else 0.0,
+            lease_left_s=batch.silent_at(fill_lease_s) - now if batch and batch.arrivals else 0.0,
         )
         rows.append(row)
     return rows
@@ -80,10 +81,12 @@ def _slots(book: Book, staleness: Staleness, now: float) -> list[SlotStatus]:
 
 def _queue(book: Book, queue: TrainQueue, now: float) -> QueueStatus:
     trainer = queue.attachment
+    on_device = [batch for attachment in book.attachments.at(queue) for batch in attachment.on_device.values()]
     return QueueStatus(
         name=queue.name,
         ready=tuple(batch.key for batch in queue.ready),
-        on_device=tuple(key for attachment in book.attachments.at(queue) for key in attachment.on_device),
+        on_device=tuple(batch.key for batch in on_device),
+        on_device_s=tuple(now - batch.since for batch in on_device),
         trainer=trainer.peer if trainer else None,
         trainer_since_s=now - trainer.since if trainer else 0.0,
         asks_s=now - trainer.asks_since if trainer and trainer.asks_since else 0.0,

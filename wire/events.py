@@ -17,6 +17,7 @@ class Event(enum.StrEnum):
     PAUSE = "pause"
     RESUME = "resume"
     FORGET = "forget"
+    RESET = "reset"
     SETTING_CHANGED = "setting_changed"
     RESTART_NEEDED = "restart_needed"
     RELOAD_REFUSED = "reload_refused"
@@ -109,6 +110,7 @@ EVENT_MEANINGS: dict[Event, str] = {
     Event.PAUSE: "by an operator's order nothing more is lent of a queue, or of any where none is named",
     Event.RESUME: "by an operator's order what was drained or paused goes on",
     Event.FORGET: "by an operator's order a key may be used as if it were new",
+    Event.RESET: "a queue was reset: what its trainer does not hold is dropped",
     Event.SETTING_CHANGED: "after SIGHUP: a setting has a new value",
     Event.RESTART_NEEDED: "after SIGHUP: these settings have changed as well, and need a restart",
     Event.RELOAD_REFUSED: "after SIGHUP: the settings cannot be read; nothing has changed",

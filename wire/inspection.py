@@ -40,6 +40,7 @@ class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
         age_s: Seconds in the micro-batch's state.
         offered_s: Seconds since its stage call began.
         silent_s: While it is filling: seconds since anything arrived for it.
+        lease_left_s: While it is filling: seconds after which it is taken back, if nothing more arrives.
         policy_version: Of the policy that it was made with.
         stale_in_s: Seconds until it is stale by its age; None for never.
         sender: Who sends it, while it is filling.
@@ -59,6 +60,7 @@ class SlotStatus(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float = 0.0
     offered_s: float = 0.0
     silent_s: float = 0.0
+    lease_left_s: float = 0.0
     policy_version: int | None = None
     stale_in_s: float | None = None
     sender: Peer | None = None
@@ -73,6 +75,7 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
         name: Its name.
         ready: Keys of its READY micro-batches, in order.
         on_device: Keys that its trainer has on the device.
+        on_device_s: Seconds since each of them got there.
         trainer: At its end; None if there is none.
         trainer_since_s: Seconds since that attached.
         asks_s: Seconds for which the trainer has asked for more than it was lent; 0 if it does not.
@@ -86,6 +89,7 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     ready: tuple[str, ...]
     on_device: tuple[str, ...]
+    on_device_s: tuple[float, ...] = ()
     trainer: Peer | None
     trainer_since_s: float
     asks_s: float = 0.0
@@ -224,7 +228,7 @@ class Moment(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         key: The same.
         slot: Its slot, or -1.
         generation: That slot's generation.
-        who: Who did it, where that says more than the event.
+        who: Who did it, or asked for it, where that is known.
         words: What else there is to say.
     """
 
