@@ -1,0 +1,103 @@
+"""What keeps micro-batches from getting on is told from a status, a line each; where nothing does, nothing is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forebay.cli.stories import Fault, diagnose
+from forebay.wire import GIB, SlotStatus, Status
+
+from .seen_stories import SENDER, TRAINER, UNKNOWN, offer, queue, slot, status
+
+LENT = (slot(0, "LENT", "a", holder=TRAINER, held_s=30.0), slot(1, "LENT", "b", holder=TRAINER, held_s=20.0))
+SILENT = {"sender": SENDER, "expected_bytes": 100, "received_bytes": 43, "silent_s": 8.0, "lease_left_s": 22.0}
+
+
+def of(*slots: SlotStatus, offers: Any = (), **fields: Any) -> Status:
+    return status(*slots, queues=(queue(**fields),), offers=offers)
+
+
+CASES: dict[str, tuple[Status, Fault, tuple[str, ...]]] = {
+    "stopping": (status(draining=True, stopping=True), Fault.STOPPING, ("stops",)),
+    "draining": (status(draining=True), Fault.DRAINING, ("takes nothing in", "forebay resume")),
+    "paused": (status(paused=True), Fault.PAUSED, ("all queues",)),
+    "one paused": (of(paused=True, ready=("a",)), Fault.PAUSED, ("queue 'train': 1 micro-batch READY",)),
+    "one paused, and its trainer asks": (of(paused=True, asks_s=9.0), Fault.PAUSED, ("0 micro-batches READY",)),
+    "no trainer": (
+        of(trainer=None, ready=("a", "b"), last_trainer=TRAINER, gone_s=200.0),
+        Fault.NO_TRAINER,
+        ("2 micro-batches READY and no trainer", "trainer 42 on gpu was gone 3 min ago"),
+    ),
+    "not back": (of(trainer=UNKNOWN, ready=("a",)), Fault.NOT_BACK, ("has not come back",)),
+    "holds all": (of(*LENT), Fault.HOLDS_ALL, ("holds all 2 slots, the first for 30 s",)),
+    "busy": (
+        of(ready=("a",), on_device=("d",), on_device_s=(90.0,)),
+        Fault.BUSY,
+        ("has 'd' on its device, for 90 s, and asks for no more",),
+    ),
+    "not offered": (of(waits_for=("x",), asks_s=9.0), Fault.NOT_OFFERED, ("waits for 'x', for 9.0 s", "nobody")),
+    "starved": (of(asks_s=9.0), Fault.STARVED, ("asks for more for 9.0 s", "nothing is offered either")),
+    "starved by a slow sender": (
+        of(slot(0, "FILLING", "a", expected_bytes=100, received_bytes=25), asks_s=9.0),
+        Fault.STARVED,
+        ("1 filling (25%), 0 waiting", "senders are the slow side"),
+    ),
+    "silent": (of(slot(0, "FILLING", "a", **SILENT)), Fault.SILENT, ("silent for 8.0 s, at 43%", "ends in 22 s")),
+    "quarantined": (of(slot(0, "QUARANTINED", "a", holder=TRAINER)), Fault.QUARANTINED, ("end that process",)),
+    "waiting": (
+        of(slot(0, "READY", "a"), offers=(offer("k"),), asks_s=0.5, ready=("a",)),
+        Fault.WAITING,
+        ("1 offer waits for a slot, the first for 12 s, refused in 18 s: of 1 slot, 1 READY",),
+    ),
+    "memory": (
+        status(private_bytes=GIB, max_private_bytes=GIB),
+        Fault.MEMORY,
+        ("1 GiB of private memory, and ends at 1 GiB",),
+    ),
+    "handshakes": (
+        status(counters={"handshake_failed_no_keys": 2, "handshake_failed_hung_up": 5}),
+        Fault.HANDSHAKES,
+        ("2 handshakes failed since the daemon's start (2 no_keys)",),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_wrong_is_found_and_nothing_else(name: str) -> None:
+    daemon, fault, told = CASES[name]
+    (finding,) = diagnose(daemon)
+    assert finding.fault is fault
+    for words in told:
+        assert words in str(finding)
+
+
+def test_every_fault_is_found_in_one_of_these() -> None:
+    assert {fault for _, fault, _ in CASES.values()} == set(Fault)
+
+
+@pytest.mark.parametrize(
+    "daemon",
+    [
+        status(queues=()),
+        status(slot(0, "FREE")),
+        of(
+            slot(0, "LENT", "a", holder=TRAINER, held_s=500.0),
+            slot(1, "FREE"),
+            on_device=("d",),
+            on_device_s=(9.0,),
+        ),
+        of(slot(0, "READY", "a"), ready=("a",), on_device=("d",), on_device_s=(30.0,)),
+        of(trainer=None, last_trainer=TRAINER, gone_s=9.0),
+        of(waits_for=("x",), asks_s=0.2),
+        of(slot(0, "FILLING", "x", expected_bytes=9), waits_for=("x",), asks_s=9.0),
+        of(asks_s=0.5),
+        of(slot(0, "READY", "a"), offers=(offer("k", waits_s=0.2),), asks_s=0.5, ready=("a",)),
+        status(private_bytes=GIB // 2, max_private_bytes=GIB),
+        status(private_bytes=GIB),
+        status(counters={"handshake_failed_hung_up": 5, "published": 7}),
+    ],
+)
+def test_of_a_daemon_that_works_there_is_nothing_to_say(daemon: Status) -> None:
+    assert diagnose(daemon) == []
