@@ -11,7 +11,10 @@ from typer.core import TyperCommand, TyperGroup
 
 from forebay.wire import ExitCode, ForebayError, exit_code
 
-COMMANDS = ("serve", "status", "slots", "queues", "top", "trace", "demo", "bench", "keygen", "doctor", "version")
+COMMANDS = (
+    *("serve", "doctor", "status", "slots", "queues", "queue", "why", "peek", "events", "top", "trace"),
+    *("pause", "resume", "drain", "reset", "forget", "demo", "bench", "keygen", "version"),
+)
 """Commands in the order in which help lists them; each is a function or a group, in the module of its name."""
 
 

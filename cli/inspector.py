@@ -47,13 +47,14 @@ class Conversation:
         self._timeout_s = timeout_s
         self.welcome = welcome
 
-    async def ask(self, request: Message, answer: type[M], what: str) -> M:
+    async def ask(self, request: Message, answer: type[M], what: str, *, more_s: float = 0.0) -> M:
         """Asks, and returns the answer.
 
         Args:
             request: Without an id.
             answer: The kind of answer that says yes.
             what: What is waited for, for the error.
+            more_s: Seconds for which the daemon may take its time, beside the usual ones.
 
         Raises:
             RefusedError: The daemon says no.
@@ -61,7 +62,7 @@ class Conversation:
             BrokenError: The daemon stopped, or says nothing.
         """
         sent = msgspec.structs.replace(request, id=self._link.new_id())
-        reply = await self._link.ask(sent, timeout_s=self._timeout_s, what=what)
+        reply = await self._link.ask(sent, timeout_s=self._timeout_s + more_s, what=what)
         if isinstance(reply, answer):
             return reply
         raise unexpected(what, reply)

@@ -11,7 +11,9 @@ from .inspector import Inspector, JsonOption, asks_daemon
 from .plain import json_line
 from .queues import queue_table
 from .slots import slot_table
+from .stories import diagnose
 from .table import peer_words, size, table
+from .words import paragraph
 
 _SHOWN_PEERS = 8
 _SHOWN_OFFERS = 8
@@ -33,6 +35,8 @@ def _parts(found: Status) -> Iterator[str]:
         yield _offer_table(found.offers[:_SHOWN_OFFERS])
     if found.peers:
         yield _peer_table(found.peers[:_SHOWN_PEERS])
+    if findings := diagnose(found):
+        yield "".join(paragraph(f"- {finding}", indent="  ") + "\n" for finding in findings)
 
 
 def daemon_lines(found: Status) -> str:

@@ -172,6 +172,10 @@ class SlotView:
         """Bytes that are mapped."""
         return len(self._memory)
 
+    def header(self) -> SlotHeader:
+        """Reads the header, as it is now."""
+        return read_header(self._view)
+
     def read(self, generation: int) -> tuple[Envelope, memoryview]:
         """Returns the envelope and a read-only view of the body.
 

@@ -1,0 +1,69 @@
+"""`forebay drain`: has the daemon take nothing in any more, and waits for what is there to be trained."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from forebay.wire import Drain, ForebayError, Status, Valves, on_one_line
+
+from .history import Reading, read_last, read_next
+from .inspector import Conversation, Inspector, JsonOption, asks_daemon
+from .plain import json_line
+from .stories import diagnose
+from .valves import tell_valves
+from .words import age
+
+_FOLLOW_S = 20.0
+
+
+class NotDrainedError(ForebayError):
+    """The time was over before all was trained; the daemon goes on draining."""
+
+
+@asks_daemon(only_looks=False)
+def drain(
+    inspector: Inspector,
+    wait: Annotated[bool, typer.Option("--wait", help="until all that is there is trained")] = False,
+    wait_s: Annotated[float, typer.Option(help="seconds that this may take", min=0)] = 3600.0,
+    json: JsonOption = False,
+) -> None:
+    """Take nothing in any more, until resume."""
+    if not wait:
+        tell_valves(inspector.ask(Drain(), Valves, "the drain"), as_json=json)
+        return
+    took_s = inspector.talk(lambda daemon: _drain(daemon, wait_s))
+    told = {"draining": True, "left": 0, "took_s": round(took_s, 3)}
+    sys.stdout.write(json_line(told) if json else f"nothing is left, after {age(took_s)}\n")
+
+
+async def _drain(daemon: Conversation, wait_s: float) -> float:
+    await daemon.ask(Drain(), Valves, "the drain")
+    began, reading, told = time.monotonic(), Reading(), ""
+    await read_last(daemon, reading, 0)
+    while left := left_words(status := await daemon.status()):
+        if left != told:
+            sys.stderr.write(f"left: {left}\n")
+        told, rest_s = left, began + wait_s - time.monotonic()
+        if rest_s <= 0:
+            raise _not_drained(wait_s, left, status)
+        await read_next(daemon, reading, min(rest_s, _FOLLOW_S))
+    return time.monotonic() - began
+
+
+def left_words(status: Status) -> str:
+    """Says what is there that was not trained; empty for nothing."""
+    states = [slot.state for slot in status.slots if slot.key]
+    counts = {state: states.count(state) for state in ("FILLING", "READY", "LENT", "QUARANTINED")}
+    counts["waiting for a slot"] = status.waiting_offers
+    counts["on the device"] = sum(len(queue.on_device) for queue in status.queues)
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def _not_drained(wait_s: float, left: str, status: Status) -> NotDrainedError:
+    why = [str(finding) for finding in diagnose(status) if finding.queue]
+    remedy = why[0] if why else "wait longer (--wait-s)"
+    return NotDrainedError(on_one_line(f"not all was trained within {age(wait_s)}; left: {left}"), remedy=remedy)

@@ -1,0 +1,304 @@
+"""The inspector's commands against a real daemon: what they print, as text and JSON, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from forebay import LocalDaemon, StagingClient, local_daemon
+from forebay.cli.stories import Case
+from forebay.wire import ExitCode
+
+from .test_inspector import HEAVY, TELL_MODULES, run
+
+END_S = 60.0
+HOSTILE = "k\x1b[31m\x9b2J\u202e\r\n"
+TREE: dict[str, Any] = {
+    "ids": np.arange(3000, dtype=np.int16).reshape(3, 1000),
+    "mask": np.ones(7, ml_dtypes.bfloat16),
+    "meta": {"name": HOSTILE},
+}
+LOOKING = [("why", "k"), ("peek", "k"), ("queue", "train"), ("events",)]
+ORDERS = [("pause",), ("resume",), ("drain",), ("reset", "train", "--yes"), ("forget", "k", "--yes")]
+
+
+def cli(
+    *arguments: str, to: LocalDaemon | str = "", said: str = "", columns: int = 80
+) -> subprocess.CompletedProcess[str]:
+    endpoint = to if isinstance(to, str) else to.control_endpoint
+    return subprocess.run(
+        [sys.executable, "-m", "forebay.cli", *arguments, "--endpoint", endpoint],
+        input=said,
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=False,
+        env=os.environ | {"COLUMNS": str(columns)},
+    )
+
+
+def told(*arguments: str, to: LocalDaemon, code: int = 0) -> Any:
+    done = cli(*arguments, "--json", to=to)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.isascii()
+    return json.loads(done.stdout)
+
+
+def tell(daemon: LocalDaemon, what: Callable[[StagingClient], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
+        async with StagingClient(daemon.control_endpoint) as client:
+            return await what(client)
+
+    return asyncio.run(run())
+
+
+def stage(daemon: LocalDaemon, *keys: str, queue: str = "train", **options: Any) -> None:
+    async def run(client: StagingClient) -> None:
+        for key in keys:
+            await client.stage(TREE, key=key, queue=queue, **options)
+
+    tell(daemon, run)
+
+
+@pytest.fixture
+def daemon() -> Iterator[LocalDaemon]:
+    with local_daemon(slots=3, slot_initial_bytes=1 << 16) as started:
+        yield started
+
+
+# All of them.
+
+
+@pytest.mark.parametrize("command", LOOKING + ORDERS, ids=str)
+def test_a_daemon_that_is_not_there_is_told_in_one_line(tmp_path: Path, command: tuple[str, ...]) -> None:
+    done = cli(*command, to=f"ipc://{tmp_path}/none.sock")
+    assert (done.returncode, done.stdout) == (ExitCode.NO_ANSWER, "")
+    assert done.stderr.count("\n") == 1
+    assert "start one (forebay serve)" in done.stderr
+
+
+@pytest.mark.parametrize("command", [*LOOKING, ("status",), ("forget", "k"), ("reset", "k")], ids=str)
+def test_hostile_names_drive_no_terminal_and_no_line_is_too_long(
+    daemon: LocalDaemon, command: tuple[str, ...]
+) -> None:
+    stage(daemon, HOSTILE)
+    stage(daemon, HOSTILE, queue=HOSTILE)
+    done = cli(*(HOSTILE if word == "k" else word for word in command), to=daemon, said="n\n")
+    shown = done.stdout + done.stderr
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert "k\\x1b[31m" in shown
+    assert command[0] in ("forget", "reset") or all(len(line) <= 80 for line in shown.split("\n"))
+
+
+def test_a_hostile_name_in_json_is_ascii_and_whole(daemon: LocalDaemon) -> None:
+    stage(daemon, HOSTILE)
+    assert told("why", HOSTILE, to=daemon)["key"] == HOSTILE
+    assert told("queue", "train", to=daemon)["micro_batches"][0]["key"] == HOSTILE
+    assert HOSTILE[0] in told("peek", HOSTILE, to=daemon)["tree"]
+
+
+@pytest.mark.parametrize("command", [("why", "k"), ("queue", "train"), ("events",), ("pause",)], ids=str)
+def test_a_command_that_shows_no_values_loads_nothing_heavy(daemon: LocalDaemon, command: tuple[str, ...]) -> None:
+    stage(daemon, "k")
+    done = run("-c", TELL_MODULES, *command, "--endpoint", daemon.control_endpoint)
+    assert done.returncode == 0, done.stderr
+    assert not set(done.stderr.split()) & HEAVY
+
+
+# Looking.
+
+
+def test_events_are_told_with_their_times_one_line_each_for_programs(daemon: LocalDaemon) -> None:
+    stage(daemon, "k", "l")
+    lines = cli("events", "--json", "--key", "k", to=daemon).stdout.splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [event["event"] for event in events] == ["offered", "filling", "ready"]
+    fields = {"at", "number", "at_s", "event", "queue", "key", "slot", "generation", "who", "words"}
+    assert all(set(event) == fields for event in events)
+    shown = cli("events", "--last", "1", to=daemon).stdout
+    assert "ready" in shown
+    assert "train l" in shown
+    assert shown.count("\n") == 1
+
+
+def test_who_follows_hears_what_happens_also_of_another_daemon_until_ctrl_c(shm_dir: Path) -> None:
+    places = {f"{name}_endpoint": f"ipc://{shm_dir}/{name}.sock" for name in ("control", "data", "trainer")}
+    settings: dict[str, Any] = {"pool": str(shm_dir / "pool"), "slots": 1, "slot_initial_bytes": 1 << 16} | places
+    with local_daemon(**settings) as first:
+        arguments = ["-m", "forebay.cli", "events", "--follow", "--json", "--endpoint", first.control_endpoint]
+        with subprocess.Popen(
+            [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as follower:
+            assert follower.stdout is not None
+            try:
+                stage(first, "k")
+                until(follower, "ready", "k")
+                first.process.kill()
+                first.process.wait()
+                with local_daemon(**settings) as second:
+                    until(follower, "restarted", "")
+                    until(follower, "adopt", "k")
+                    tell(second, lambda client: client.reset())
+                    until(follower, "reset", "")
+                    follower.send_signal(signal.SIGINT)
+                    assert follower.wait(END_S) == ExitCode.INTERRUPTED
+            finally:
+                follower.kill()
+
+
+def until(follower: subprocess.Popen[str], event: str, key: str) -> None:
+    assert follower.stdout is not None
+    for line in follower.stdout:
+        found = json.loads(line)
+        if (found["event"], found["key"]) == (event, key):
+            return
+    pytest.fail(f"no {event} of {key!r}: {follower.stderr and follower.stderr.read()}")
+
+
+def test_a_queue_is_shown_in_its_order_with_what_is_known_of_each(daemon: LocalDaemon) -> None:
+    stage(daemon, "a", "b", policy_version=3, expires_s=1000)
+    stage(daemon, "other", queue="eval")
+    found = told("queue", "train", to=daemon)
+    assert (found["queue"], found["paused"]) == ("train", False)
+    rows = [(row["key"], row["state"], row["policy_version"]) for row in found["micro_batches"]]
+    assert rows == [("a", "READY", 3), ("b", "READY", 3)]
+    assert found["micro_batches"][0]["payload_bytes"] == 6014
+    assert 900 < found["micro_batches"][0]["stale_in_s"] < 1000
+    shown = cli("queue", "train", to=daemon).stdout
+    assert "no trainer, policy version 3" in shown
+    assert "other" not in shown
+
+
+def test_a_queue_that_is_not_there_is_unknown_and_those_that_are_are_named(daemon: LocalDaemon) -> None:
+    stage(daemon, "a")
+    done = cli("queue", "nope", to=daemon)
+    assert done.returncode == ExitCode.UNKNOWN
+    assert done.stderr == "forebay: no queue 'nope'; there is 'train'\n"
+
+
+def test_a_peek_shows_tree_leaves_and_values(daemon: LocalDaemon) -> None:
+    stage(daemon, "k")
+    shown = cli("peek", "k", "--stats", "--values", "ids[1,:4]", to=daemon).stdout
+    for words in ("READY", "int16[3, 1000]", "['mask']", "bfloat16", "2999", "[1000 1001 1002 1003]"):
+        assert words in shown
+    found = told("peek", "k", "--stats", "--values", "mask[:2]", to=daemon)
+    assert [leaf["path"] for leaf in found["leaves"]] == ["['ids']", "['mask']"]
+    numbers = {"dtype": "bfloat16", "shape": [7], "nbytes": 14, "min": 1.0, "max": 1.0, "mean": 1.0, "nan": 0}
+    assert numbers.items() <= found["leaves"][1].items()
+    assert found["values"] == {"path": "['mask']", "shape": [2], "values": [1.0, 1.0]}
+
+
+def test_a_peek_at_what_is_not_there_or_not_in_a_slot_says_so(daemon: LocalDaemon) -> None:
+    assert cli("peek", "k", to=daemon).returncode == ExitCode.UNKNOWN
+    stage(daemon, "k")
+    assert cli("peek", "k", "--values", "nope", to=daemon).returncode == ExitCode.USAGE
+    tell(daemon, lambda client: client.reset())
+    assert "dropped" in cli("peek", "k", to=daemon).stdout
+    done = cli("peek", "k", "--stats", to=daemon)
+    assert done.returncode == ExitCode.FAILED
+    assert "in no slot" in done.stderr
+
+
+def test_a_story_is_told_and_an_unknown_key_has_a_code_of_its_own(daemon: LocalDaemon) -> None:
+    stage(daemon, "k")
+    found = told("why", "k", to=daemon)
+    assert set(found) == {"queue", "key", "case", "words", "remedy", "peeked", "moments"}
+    assert found["case"] == Case.NO_TRAINER
+    assert found["peeked"]["state"] == "ready"
+    assert "manifest" not in found["peeked"]
+    assert [moment["event"] for moment in found["moments"]] == ["offered", "filling", "ready"]
+    assert told("why", "k", "--queue", "eval", to=daemon, code=ExitCode.UNKNOWN)["case"] == Case.OTHER_QUEUE
+    assert told("why", "x", to=daemon, code=ExitCode.UNKNOWN)["peeked"] is None
+
+
+def test_a_status_ends_with_what_is_wrong(daemon: LocalDaemon) -> None:
+    assert "- " not in cli("status", to=daemon).stdout
+    stage(daemon, "k")
+    assert "- queue 'train' has 1 micro-batch READY and no trainer" in cli("status", to=daemon).stdout
+
+
+# Orders.
+
+
+def test_pause_resume_and_drain_say_what_flows_now(daemon: LocalDaemon) -> None:
+    assert told("pause", "train", to=daemon) == {"draining": False, "all_paused": False, "paused": ["train"]}
+    assert "lends nothing of 'train'" in cli("pause", "train", to=daemon).stdout
+    assert told("pause", to=daemon)["all_paused"]
+    assert told("drain", to=daemon)["draining"]
+    assert told("resume", to=daemon) == {"draining": False, "all_paused": False, "paused": []}
+
+
+def test_a_paused_and_drained_daemon_says_why_nothing_moves(daemon: LocalDaemon) -> None:
+    stage(daemon, "k")
+    cli("pause", "train", to=daemon)
+    assert told("why", "k", to=daemon)["case"] == Case.PAUSED
+    cli("drain", to=daemon)
+    stage(daemon, "late")
+    found = told("why", "late", to=daemon)
+    assert found["case"] == Case.REFUSED
+    assert "(draining)" in found["words"]
+    assert "forebay resume" in found["remedy"]
+
+
+def test_a_drain_waits_until_nothing_is_left(daemon: LocalDaemon) -> None:
+    stage(daemon, "k")
+    done = cli("drain", "--wait", "--wait-s", "0.2", to=daemon)
+    assert done.returncode == ExitCode.FAILED
+    assert "left: 1 READY" in done.stderr
+    assert "no trainer" in done.stderr
+    with subprocess.Popen(
+        [sys.executable, "-m", "forebay.cli", "drain", "--wait", "--json", "--endpoint", daemon.control_endpoint],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as waits:
+        try:
+            assert waits.stderr is not None
+            assert waits.stderr.readline() == "left: 1 READY\n"
+            tell(daemon, lambda client: client.reset())
+            out, _ = waits.communicate(timeout=END_S)
+        finally:
+            waits.kill()
+    assert waits.returncode == 0
+    assert json.loads(out)["left"] == 0
+
+
+@pytest.mark.parametrize(("said", "code"), [("n\n", ExitCode.FAILED), ("", ExitCode.USAGE)])
+@pytest.mark.parametrize("command", [("reset", "train"), ("forget", "k")], ids=str)
+def test_nothing_is_dropped_that_nobody_agreed_to(
+    daemon: LocalDaemon, command: tuple[str, ...], said: str, code: int
+) -> None:
+    stage(daemon, "k")
+    done = cli(*command, to=daemon, said=said)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert "nothing was changed" in done.stderr
+    assert told("why", "k", to=daemon)["case"] == Case.NO_TRAINER
+
+
+def test_a_reset_says_what_it_would_drop_and_what_it_dropped(daemon: LocalDaemon) -> None:
+    stage(daemon, "k", "l")
+    done = cli("reset", "train", to=daemon, said="y\n")
+    assert "2 READY, 0 filling and 0 waiting" in done.stderr
+    assert done.stdout == "dropped 2 micro-batches of queue 'train'\n"
+    events = [json.loads(line) for line in cli("events", "--json", to=daemon).stdout.splitlines()]
+    assert any(event["event"] == "reset" and event["who"].startswith("forebay reset pid") for event in events)
+
+
+def test_what_is_forgotten_can_be_staged_again(daemon: LocalDaemon) -> None:
+    stage(daemon, "k")
+    assert told("forget", "k", "--yes", to=daemon) == {"queue": "train", "key": "k", "was": "ready"}
+    assert told("why", "k", to=daemon)["case"] == Case.FORGOTTEN
+    assert cli("forget", "k", "--yes", to=daemon).returncode == ExitCode.UNKNOWN
+    stage(daemon, "k")
+    assert told("why", "k", to=daemon)["case"] == Case.NO_TRAINER
