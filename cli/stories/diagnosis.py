@@ -18,7 +18,7 @@ SOON_S = 1.0
 TRANSFER_S = 10.0
 """Seconds in which a large micro-batch is on the device."""
 LONG_S = 60.0
-"""Seconds after which a micro-batch on the device is worth a line: most steps are shorter."""
+"""Seconds after which a micro-batch on the device is worth a line while no sender waits: most steps are shorter."""
 _MEMORY_SHARE = 0.8
 _HANDSHAKE = "handshake_failed_"
 _ONLY_LOOKED = "hung_up"
@@ -132,7 +132,9 @@ def _with_trainer(queue: QueueStatus, status: Status) -> Iterator[Finding]:
     elif is_starved(queue) and not queue.waits_for:
         words = f"{who} asks for more for {age(queue.asks_s)}, and nothing is READY: {_on_the_way(queue, status)}"
         yield Finding(Fault.STARVED, words, "the senders are the slow side: look at them", queue.name)
-    if not queue.asks_s and queue.ready and max(queue.on_device_s, default=0.0) >= LONG_S:
+    busy_s = max(queue.on_device_s, default=0.0)
+    senders_wait = any(offer.queue == queue.name and offer.waits_s >= SOON_S for offer in status.offers)
+    if not queue.asks_s and queue.ready and busy_s >= (SOON_S if senders_wait else LONG_S):
         yield Finding(Fault.BUSY, f"{who} {holding(queue)}, and asks for no more", _LOOK, queue.name)
 
 

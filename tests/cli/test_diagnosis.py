@@ -101,3 +101,12 @@ def test_every_fault_is_found_in_one_of_these() -> None:
 )
 def test_of_a_daemon_that_works_there_is_nothing_to_say(daemon: Status) -> None:
     assert diagnose(daemon) == []
+
+
+def test_a_step_that_holds_senders_up_names_its_trainer_before_it_is_long() -> None:
+    held_up = of(slot(0, "READY", "a"), ready=("a",), on_device=("d",), on_device_s=(17.0,), offers=(offer("k"),))
+    busy, waiting = diagnose(held_up)
+    assert busy.fault is Fault.BUSY
+    assert "trainer 42 on gpu" in busy.words
+    assert "has 'd' on its device, for 17 s" in busy.words
+    assert waiting.fault is Fault.WAITING
