@@ -18,7 +18,7 @@ SOON_S = 1.0
 TRANSFER_S = 10.0
 """Seconds in which a large micro-batch is on the device."""
 LONG_S = 60.0
-"""Seconds after which a micro-batch on the device is worth a line while no sender waits: most steps are shorter."""
+"""Seconds on the device that are worth a line while no sender waits: most steps are shorter."""
 _MEMORY_SHARE = 0.8
 _HANDSHAKE = "handshake_failed_"
 _ONLY_LOOKED = "hung_up"
