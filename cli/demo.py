@@ -20,9 +20,9 @@ from forebay.demo.settings import WIRE_OVER_COMPUTE, DemoSettings, Mode
 from forebay.demo.tables import print_comparison, print_run, print_timeline
 from forebay.orchestrator_client.timeline import check_timeline
 from forebay.wire import ExitCode, SettingError
+from forebay.wire.plain_json import json_line
 
 from .needs import need_jax
-from .plain import json_line
 
 _STEPS: Final = 3
 _COMPARED_STEPS: Final = 2

@@ -76,7 +76,7 @@ def _sources(config: Path | None) -> str:
 
 
 def _tell_json(lines: list[Line]) -> None:
-    from .plain import json_line
+    from forebay.wire.plain_json import json_line
 
     sys.stdout.write(json_line({"checks": lines}))
 

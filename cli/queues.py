@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterable
 
 from forebay.wire import QueueStatus
+from forebay.wire.plain_json import json_line
 
 from .inspector import Inspector, JsonOption, asks_daemon
-from .plain import json_line
 from .table import peer_words, table
 
 _HEADER = ("queue", "lends", "version", "ready", "on device", "trainer", "attached s", "asks s")

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from forebay.wire import MIB, SlotStatus
+from forebay.wire.plain_json import json_line
 
 from .inspector import Inspector, JsonOption, asks_daemon, complete_queue
-from .plain import json_line
 from .table import peer_words, table
 
 _HEADER = ("slot", "gen", "state", "MiB", "queue", "key", "version", "filled", "age s", "with", "held s")

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 
 from forebay.wire import OfferStatus, PeerStatus, Status, on_one_line, printable
+from forebay.wire.plain_json import json_line
 
 from .inspector import Inspector, JsonOption, asks_daemon
-from .plain import json_line
 from .queues import queue_table
 from .slots import slot_table
 from .stories import diagnose

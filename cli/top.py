@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
+from forebay.wire.plain_json import json_line
+
 from .inspector import Conversation, Inspector, JsonOption, asks_daemon
 from .live.frame import Shown, plain_frame
-from .plain import json_line
 from .table import terminal_columns
 
 

@@ -14,9 +14,9 @@ import typer
 from forebay.orchestrator_client.timeline import Bar, check_timeline
 from forebay.wire import SettingError, Status, printable
 from forebay.wire.lives import past_of
+from forebay.wire.plain_json import json_line
 
 from .inspector import Conversation, Inspector, asks_daemon
-from .plain import json_line
 from .told_history import ToldHistory, ask_history
 from .tracing.events import trace_of
 from .tracing.excerpt import Excerpt, last_of

@@ -14,6 +14,7 @@ from forebay.wire import (
     Hello,
     PoolFound,
     RefusalCode,
+    Status,
     Welcome,
     printable,
 )
@@ -92,17 +93,20 @@ class Answers:
 
     def status(self, sender: Address, request: GetStatus, now: float) -> None:
         """Tells an inspector what there is."""
-        status = describe(
+        self._book.out.do(Reply(sender, self.described(request.id, now)))
+
+    def described(self, request_id: int, now: float) -> Status:
+        """Returns what there is."""
+        return describe(
             self._book,
             self._staleness,
-            request.id,
+            request_id,
             software=self._about.software,
             pool=self._about.pool,
             started=self._about.started,
             max_private_bytes=self._about.max_private_bytes,
             now=now,
         )
-        self._book.out.do(Reply(sender, status))
 
     def wait(self, sender: Address, request: Await, now: float) -> None:
         """Tells when a micro-batch has reached a state, or that it never will."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,8 @@ from forebay.wire import Event, Moment, printable
 
 _OF_THE_MOMENT = frozenset({"queue", "key", "slot", "generation", "peer", "pid", "host"})
 _MAX_WORDS = 400
+
+Noted = tuple[float, Event, Mapping[str, object]]
 
 
 class History:
@@ -26,7 +29,7 @@ class History:
     """
 
     def __init__(self, limit: int) -> None:
-        self._kept: deque[tuple[float, Event, Mapping[str, object]]] = deque(maxlen=limit)
+        self._kept: deque[Noted] = deque(maxlen=limit)
         self.last = 0
 
     def __repr__(self) -> str:
@@ -58,14 +61,47 @@ class History:
             queue: Only those about this queue; empty for all.
             key: Only those about this key; empty for all.
         """
+        return self.kept_after(number, len(self._kept)).told(limit, queue=queue, key=key)
+
+    def kept_after(self, number: int, limit: int) -> Kept:
+        """Returns the moments behind one, the oldest of them first, for any thread to tell.
+
+        Args:
+            number: Of the moment that is known; one of another history counts as none.
+            limit: How many at most.
+        """
         first = self.oldest if number > self.last else max(self.oldest, number + 1)
-        kept = enumerate(itertools.islice(self._kept, first - self.oldest, None), first)
+        behind = self.last - first + 1
+        # From the end, near which those who ask again and again look.
+        newest_first = itertools.islice(reversed(self._kept), max(0, behind - limit), behind)
+        return Kept(first, tuple(newest_first)[::-1])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kept:
+    """Moments as they were noted. Nothing of it ever changes.
+
+    Attributes:
+        first: Number of the first.
+        noted: Monotonic second, event and fields of each, in order.
+    """
+
+    first: int
+    noted: tuple[Noted, ...]
+
+    @property
+    def last(self) -> int:
+        """Number of the last; the one before the first if there is none."""
+        return self.first + len(self.noted) - 1
+
+    def told(self, limit: int, *, queue: str = "", key: str = "") -> tuple[tuple[Moment, ...], int]:
+        """Tells them in words, and the number of the last that was looked at; see `History.after`."""
         matching = (
-            (number, moment)
-            for number, moment in kept
-            if (not key or moment[2].get("key") == key) and (not queue or moment[2].get("queue") == queue)
+            (number, noted)
+            for number, noted in enumerate(self.noted, self.first)
+            if (not key or noted[2].get("key") == key) and (not queue or noted[2].get("queue") == queue)
         )
-        moments = tuple(_told(number, *moment) for number, moment in itertools.islice(matching, limit))
+        moments = tuple(_told(number, *noted) for number, noted in itertools.islice(matching, limit))
         return moments, moments[-1].number if len(moments) == limit else self.last
 
 

@@ -42,11 +42,13 @@ class Answer:
         status: HTTP status code.
         body: Its bytes.
         content_type: Of the body.
+        headers: What else is said of it, by name.
     """
 
     status: int
     body: bytes
     content_type: str = PLAIN
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 Page = Callable[[Request], Answer]
@@ -115,6 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(answer.body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
+        for name, value in answer.headers:
+            self.send_header(name, value)
         if answer.status == HTTPStatus.METHOD_NOT_ALLOWED:
             self.send_header("Allow", ", ".join(_METHODS))
         self.end_headers()

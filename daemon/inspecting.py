@@ -12,6 +12,7 @@ from forebay.wire import Events, GetEvents, MicroBatchState, Moment, Peek, Peeke
 
 from .actions import Address, Reply
 from .book import Book
+from .history import Kept
 from .micro_batch import MicroBatch
 from .staleness import Staleness
 
@@ -27,6 +28,23 @@ class _Follower:
     request: GetEvents
     deadline: float
     looked: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToldMoments:
+    """What happened, as the loop hands it to another thread.
+
+    Attributes:
+        kept: The moments that were asked for.
+        oldest: Number of the oldest moment that is kept.
+        now_s: The daemon's monotonic second.
+        epoch: This run of the daemon.
+    """
+
+    kept: Kept
+    oldest: int
+    now_s: float
+    epoch: str
 
 
 class Inspecting:
@@ -103,6 +121,12 @@ class Inspecting:
         else:
             words = f"{_MAX_FOLLOWERS} inspectors follow already; ask without follow_s"
             self._book.out.refuse(sender, request.id, RefusalCode.TOO_MANY, words)
+
+    def told(self, after: int, limit: int, now: float) -> ToldMoments:
+        """Returns what happened behind a moment; see `Ledger.told`."""
+        history = self._book.history
+        kept = history.kept_after(max(0, history.last - limit) if after < 0 else after, limit)
+        return ToldMoments(kept, history.oldest, now, self._book.epoch)
 
     def serve(self, now: float) -> None:
         """Tells those who follow what has come since, or that their time is over and nothing has."""

@@ -41,6 +41,7 @@ from forebay.wire import (
     RefusalCode,
     Reset,
     Resume,
+    Status,
     TrainerRequest,
     Want,
 )
@@ -53,7 +54,7 @@ from .dropping import Dropping
 from .figures import Figures, figures_of
 from .filling import Filling
 from .inheritance import Inheritance
-from .inspecting import Inspecting
+from .inspecting import Inspecting, ToldMoments
 from .ledger_settings import LedgerSettings
 from .lending import Lending
 from .micro_batch import FoundSlot
@@ -138,6 +139,20 @@ class Ledger:
     def figures(self, now: float) -> Figures:
         """Returns what there is and what was counted, for metrics."""
         return figures_of(self._book, now)
+
+    def status(self, now: float) -> Status:
+        """Returns what there is, for people."""
+        return self._answers.described(0, now)
+
+    def told(self, after: int, limit: int, now: float) -> ToldMoments:
+        """Returns what happened, for another thread to tell in words.
+
+        Args:
+            after: Number of the last moment that is known already; -1 for the newest that there are.
+            limit: How many at most.
+            now: Monotonic second.
+        """
+        return self._inspecting.told(after, limit, now)
 
     def adopt(self, found_slots: Sequence[FoundSlot], outcomes: Sequence[Outcome], now: float) -> list[Action]:
         """Takes over what an adopted pool holds, slots and journal; called once, before any other event."""

@@ -170,16 +170,19 @@ class Server:
             return None
         # Not at the top: who wants no HTTP does not wait for its libraries.
         from .http_server import HttpServer
+        from .look_pages import LookPages
         from .loop_questions import LoopQuestions
         from .pages import DaemonPages
 
-        pages = DaemonPages(
-            LoopQuestions(self._mailbox),
+        questions = LoopQuestions(self._mailbox)
+        supervised = DaemonPages(
+            questions,
             self._ledger,
             self._sockets,
             max_private_bytes=lambda: self._settings.max_private_bytes,
         )
-        http = HttpServer(http_address(self._settings.http_endpoint), pages.by_path())
+        pages = LookPages(questions, self._ledger).by_path() | supervised.by_path()
+        http = HttpServer(http_address(self._settings.http_endpoint), pages)
         undo.callback(http.close)
         return http
 

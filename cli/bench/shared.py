@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from forebay.wire import ExitCode
-
-from ..plain import json_line
+from forebay.wire.plain_json import json_line
 
 R = TypeVar("R")
 

@@ -10,9 +10,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from forebay.cli.plain import json_line
 from forebay.cli.tracing.lanes import lanes_for
 from forebay.orchestrator_client import Bar
+from forebay.wire.plain_json import json_line
 
 from ..daemon.ledger_driver import Driver
 from ..daemon.ledger_peers import Sender, Trainer

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from forebay.cli.plain import json_line
 from forebay.cli.told_history import ToldHistory
 from forebay.cli.tracing.events import trace_of
 from forebay.cli.tracing.excerpt import last_of
 from forebay.wire import Events, GetEvents
 from forebay.wire.lives import past_of
+from forebay.wire.plain_json import json_line
 
 from ..daemon.ledger_driver import INSPECTOR, Driver, only
 from ..daemon.ledger_peers import Sender, Trainer
