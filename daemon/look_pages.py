@@ -20,7 +20,7 @@ from .page_text import page_answer
 from .queries import EventsQuery, TimelineQuery, read_query
 from .shared_look import SharedLook
 
-_FRESH_S: Final = 0.25
+_FRESH_S: Final = 0.5
 """For so long a look is told to whoever asks next: many who look cost the loop no more than one."""
 
 _MOST_LOOKED_AT: Final = 10_000
