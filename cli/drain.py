@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from forebay.wire import Drain, ForebayError, Status, Valves, on_one_line
+from forebay.wire.plain_json import json_line
 
 from .history import Reading, read_last, read_next
 from .inspector import Conversation, Inspector, JsonOption, asks_daemon
-from .plain import json_line
 from .stories import diagnose
 from .valves import tell_valves
 from .words import age

@@ -10,10 +10,10 @@ import msgspec
 import typer
 
 from forebay.wire import BrokenError, Moment, on_one_line, printable
+from forebay.wire.plain_json import json_line
 
 from .history import Clock, Reading, read_last, read_next
 from .inspector import Conversation, Inspector, asks_daemon, complete_queue
-from .plain import json_line
 from .words import paragraph
 
 FOLLOW_S: Final = 20.0

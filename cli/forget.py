@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from forebay.wire import Forget, Forgotten, MicroBatchState, Peeked, RefusedError
+from forebay.wire.plain_json import json_line
 
 from .confirm import YesOption, confirm
 from .inspector import Conversation, Inspector, JsonOption, asks_daemon
-from .plain import json_line
 from .why import QueueOption, peek_or_none
 from .words import quoted
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from forebay.wire import UNLIMITED, HostError, Manifest, Peek, Peeked, Status, decode_manifest
+from forebay.wire.plain_json import json_line
 
 from .inspector import Conversation, Inspector, JsonOption, asks_daemon
 from .leaf_choice import choose_leaf
-from .plain import json_line
 from .slot_values import Stats, Values, open_slot
 from .table import size, table
 from .tree_words import tree_words

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from forebay.wire import OfferStatus, QueueStatus, SlotStatus, Status, UnknownNameError
+from forebay.wire.plain_json import json_line
 
 from .inspector import Inspector, JsonOption, asks_daemon, complete_queue
-from .plain import json_line
 from .table import size, table
 from .words import listed, named, paragraph, quoted
 

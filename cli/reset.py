@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from forebay.wire import RefusedError, Reset, Status, WasReset
+from forebay.wire.plain_json import json_line
 
 from .confirm import YesOption, confirm
 from .inspector import Conversation, Inspector, JsonOption, asks_daemon, complete_queue
-from .plain import json_line
 from .words import counted, quoted
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from forebay.wire import Valves
+from forebay.wire.plain_json import json_line
 
-from .plain import json_line
 from .words import listed
 
 

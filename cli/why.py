@@ -10,11 +10,11 @@ import msgspec
 import typer
 
 from forebay.wire import ExitCode, Moment, Peek, Peeked, RefusalCode, RefusedError
+from forebay.wire.plain_json import json_line
 
 from .events import as_object, moment_words
 from .history import Clock, Reading, read_all
 from .inspector import Conversation, Inspector, JsonOption, asks_daemon, complete_queue
-from .plain import json_line
 from .stories import Case, Seen, judge
 from .words import age, paragraph, quoted
 

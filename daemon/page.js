@@ -362,6 +362,14 @@ function addForgotten(put, open, nowS) {
     const from = nowS - slot.age_s - (Date.now() - statusAt) / 1000;
     put(`slot ${slot.index}`, [0, slot.index], { state: slot.state, key: slot.key, queue: slot.queue, from, to: nowS, isBegun: true, end: "open" });
   }
+  for (const queue of status.queues) {
+    for (const [index, key] of queue.on_device.entries()) {
+      const since = queue.on_device_s[index];
+      if (open.has(`ON_DEVICE ${queue.name} ${key}`) || !(since >= 2)) continue;
+      const from = nowS - since - (Date.now() - statusAt) / 1000;
+      put(`device ${shown(queue.name, 12)}`, [1, queue.name], { state: "ON_DEVICE", key, queue: queue.name, from, to: nowS, isBegun: true, end: "open" });
+    }
+  }
 }
 
 function lanesOf(bars) {
