@@ -41,18 +41,14 @@ class Screen:
         self.before = termios.tcgetattr(self.near)
         command = ["-c", code] if code else ["-m", "forebay.cli"]
         self.process = subprocess.Popen(
-            [sys.executable, *command, *arguments],
+            # A program, not preexec_fn: that makes Python fork, of which a process that has loaded jax warns.
+            ["setsid", "--ctty", sys.executable, *command, *arguments],
             stdin=self.near,
             stdout=self.near,
             stderr=self.near,
-            start_new_session=True,
-            preexec_fn=self._lead,
             env={name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
             | {"TERM": "xterm"},
         )
-
-    def _lead(self) -> None:
-        fcntl.ioctl(self.near, termios.TIOCSCTTY, 0)
 
     def resize(self, columns: int, lines: int) -> None:
         self.size = columns, lines

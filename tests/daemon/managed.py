@@ -60,16 +60,20 @@ class Manager:
 
 
 class Daemon:
-    """A daemon as a service manager starts it, with its log in a file."""
+    """A daemon as a service manager starts it, with its log in a file; or on a terminal, its standard input."""
 
-    def __init__(self, folder: Path, words: Sequence[str] = CLI, **more: Any) -> None:
+    def __init__(
+        self, folder: Path, words: Sequence[str] = CLI, *, terminal: int | None = None, **more: Any
+    ) -> None:
         self.folder, self.log_file, self.config = folder, folder / "log", folder / "forebay.toml"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
         environment = inherited | {"FOREBAY_CONFIG": str(self.config)} | more.pop("environment", {})
         self.configure()
         with self.log_file.open("wb") as log:
-            arguments = [sys.executable, *words]
-            self.process = subprocess.Popen(arguments, env=environment, stderr=log, **more)
+            # A program, not preexec_fn: that makes Python fork, of which a process that has loaded jax warns.
+            lead = [] if terminal is None else ["setsid", "--ctty"]
+            arguments = [*lead, sys.executable, *words]
+            self.process = subprocess.Popen(arguments, env=environment, stdin=terminal, stderr=log, **more)
 
     def configure(self, **settings: Any) -> None:
         endpoints = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import pty
@@ -10,7 +9,6 @@ import re
 import select
 import signal
 import socket
-import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -258,17 +256,12 @@ def test_without_a_manager_sighup_reads_the_settings_again_too(start: StartDaemo
 
 def test_a_daemon_whose_terminal_is_closed_stops_in_order(start: StartDaemon, path_manager: Manager) -> None:
     ours, theirs = pty.openpty()
-    daemon = start(path_manager, stdin=theirs, start_new_session=True, preexec_fn=take_terminal)
+    daemon = start(path_manager, terminal=theirs)
     os.close(theirs)
     path_manager.until("READY")
     os.close(ours)
     assert daemon.process.wait(PATIENCE_S) == 0, daemon.log()
     assert "stopped pool_kept=False" in daemon.log()
-
-
-def take_terminal() -> None:
-    """Makes the standard input the controlling terminal, whose end the kernel tells by SIGHUP."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 # --- the socket's own faults ---
