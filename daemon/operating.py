@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Final
+
 from forebay.wire import (
     Drain,
     Event,
@@ -19,9 +22,12 @@ from .actions import Address, Level, Reply
 from .book import Book, who
 from .end_reasons import EndReason
 from .lending import Lending
+from .micro_batch import MicroBatch
 from .waiting_line import WaitingLine
 
-_FORGOTTEN = "an operator had it forgotten"
+_FORGOTTEN: Final = "an operator had it forgotten"
+_REMEMBERED_FORGETS: Final = 64
+"""Operators whose last order to forget is known when it is repeated; each waits for one answer at a time."""
 
 
 class Operating:
@@ -37,6 +43,7 @@ class Operating:
         self._book = book
         self._line = line
         self._lending = lending
+        self._forgets: OrderedDict[Address, tuple[Forget, Forgotten]] = OrderedDict()
 
     # What comes in, and what goes out.
 
@@ -56,8 +63,9 @@ class Operating:
             words = f"a queue's name needs 1 to {book.settings.limits.max_key_bytes} bytes"
             book.out.refuse(sender, request.id, RefusalCode.BAD_REQUEST, words)
             return
-        if len(book.paused) >= book.settings.max_queues:
-            words = f"{len(book.paused)} queues are paused already, max_queues; pause all of them"
+        by_name = book.paused - {""}
+        if request.queue and request.queue not in by_name and len(by_name) >= book.settings.max_queues:
+            words = f"{len(by_name)} queues are paused already, max_queues; pause all of them"
             book.out.refuse(sender, request.id, RefusalCode.TOO_MANY, words)
             return
         if request.queue not in book.paused:
@@ -93,27 +101,51 @@ class Operating:
     def forget(self, sender: Address, request: Forget, now: float) -> None:
         """Drops a micro-batch that no trainer has, and lets its key be used as if it were new."""
         book = self._book
+        before = self._forgets.get(sender)
+        if before is not None and before[0] == request:
+            # Its answer was lost. To forget again could hit what was staged under the key since.
+            book.out.do(Reply(sender, before[1]))
+            return
         batch = book.find(request.queue, request.key)
-        key = printable(request.key)
-        if batch is None:
-            words = f"no micro-batch {key!r} in queue {printable(request.queue)!r}: there is nothing to forget"
-            book.out.refuse(sender, request.id, RefusalCode.UNKNOWN_KEY, words)
+        refusal = self._reason_to_keep(batch, request)
+        if refusal is not None:
+            book.out.refuse(sender, request.id, *refusal)
             return
-        is_alive = (request.queue, request.key) in book.batches
-        if is_alive and book.is_with_trainer(batch):
-            words = f"the trainer of queue {printable(request.queue)!r} has {key!r}; wait, or end the trainer"
-            book.out.refuse(sender, request.id, RefusalCode.IN_USE, words)
-            return
-        if batch.state in (MicroBatchState.CONSUMED, MicroBatchState.LOST) and not request.trained:
-            words = f"{key!r} was on the device; forgotten, it could be trained twice; say so (--trained)"
-            book.out.refuse(sender, request.id, RefusalCode.CONSUMED, words)
-            return
+        assert batch is not None
         state = batch.state
-        if is_alive:
-            if not batch.was_published:
-                book.outcomes.refuse_attempt(batch, RefusalCode.DROPPED, _FORGOTTEN)
-            book.drop(batch, now, _FORGOTTEN, EndReason.FORGOTTEN)
-        book.outcomes.forget(batch)
+        self._forget(batch, now)
         about = {"queue": request.queue, "key": request.key, "was": state.value}
         book.out.log(Level.WARNING, Event.FORGET, **about, **self._who(sender))
-        book.out.do(Reply(sender, Forgotten(id=request.id, state=state)))
+        self._answer_forget(sender, request, Forgotten(id=request.id, state=state))
+
+    def _reason_to_keep(self, batch: MicroBatch | None, request: Forget) -> tuple[RefusalCode, str] | None:
+        key, queue = printable(request.key), printable(request.queue)
+        if batch is None:
+            return (
+                RefusalCode.UNKNOWN_KEY,
+                f"no micro-batch {key!r} in queue {queue!r}: there is nothing to forget",
+            )
+        if self._is_alive(batch) and self._book.is_with_trainer(batch):
+            return RefusalCode.IN_USE, f"the trainer of queue {queue!r} has {key!r}; wait, or end the trainer"
+        if batch.state in (MicroBatchState.CONSUMED, MicroBatchState.LOST) and not request.trained:
+            words = f"{key!r} was on the device; forgotten, it could be trained twice; say so (--trained)"
+            return RefusalCode.CONSUMED, words
+        return None
+
+    def _forget(self, batch: MicroBatch, now: float) -> None:
+        outcomes = self._book.outcomes
+        if self._is_alive(batch):
+            if not batch.was_published:
+                outcomes.refuse_attempt(batch, RefusalCode.DROPPED, _FORGOTTEN)
+            self._book.drop(batch, now, _FORGOTTEN, EndReason.FORGOTTEN)
+        outcomes.forget(batch)
+
+    def _is_alive(self, batch: MicroBatch) -> bool:
+        return self._book.batches.get((batch.queue, batch.key)) is batch
+
+    def _answer_forget(self, sender: Address, request: Forget, answer: Forgotten) -> None:
+        self._forgets[sender] = request, answer
+        self._forgets.move_to_end(sender)
+        if len(self._forgets) > _REMEMBERED_FORGETS:
+            self._forgets.popitem(last=False)
+        self._book.out.do(Reply(sender, answer))

@@ -154,6 +154,16 @@ def test_only_so_many_queues_can_be_paused_by_name() -> None:
     assert answer.code is RefusalCode.BAD_REQUEST
 
 
+def test_where_no_more_queues_can_be_paused_a_repeat_and_an_order_for_all_still_can() -> None:
+    driver = Driver(max_queues=2)
+    for name in ("a", "b"):
+        order(driver, Pause(queue=name))
+    assert order(driver, Pause(queue="b")).paused == ("a", "b")
+    assert order(driver, Pause()).all_paused
+    order(driver, Resume(queue="a"))
+    assert order(driver, Pause(queue="c")) == Valves(draining=False, all_paused=True, paused=("b", "c"))
+
+
 # --- forgetting ---
 
 
@@ -166,6 +176,31 @@ def test_what_is_ready_is_dropped_and_its_key_is_new_again(driver: Driver, sende
     assert isinstance(forget(driver, "k"), Refused)
     sender.stage("k", "another")
     assert driver.ready() == ("k",)
+
+
+def test_an_order_to_forget_whose_answer_was_lost_is_answered_again_and_hits_nothing_new(
+    driver: Driver, sender: Sender
+) -> None:
+    sender.stage("k")
+    what = Forget(id=77, queue="train", key="k")
+    first = driver.say(INSPECTOR, what)
+    sender.stage("k", "another")
+    with driver.nothing_moves():
+        assert driver.say(INSPECTOR, what) == first == [Forgotten(id=77, state=MicroBatchState.READY)]
+    assert driver.ready() == ("k",)
+    assert isinstance(forget(driver, "k"), Forgotten), "a new order is no repeat"
+    assert driver.ready() == ()
+
+
+def test_only_the_last_operators_repeats_are_known(driver: Driver, sender: Sender) -> None:
+    sender.stage("k")
+    driver.say(INSPECTOR, Forget(id=77, queue="train", key="k"))
+    for number in range(64):
+        sender.stage("k", f"another-{number}")
+        guest = Guest(driver, Client("o", frozenset({Right.OPERATE})), f"operator-{number}")
+        assert isinstance(only(guest.say(Forget(id=4, queue="train", key="k")), Forgotten), Forgotten)
+    repeat = only(driver.say(INSPECTOR, Forget(id=77, queue="train", key="k")), Refused)
+    assert repeat.code is RefusalCode.UNKNOWN_KEY
 
 
 def test_whoever_still_sends_what_is_forgotten_is_told(driver: Driver, sender: Sender) -> None:
