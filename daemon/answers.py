@@ -35,7 +35,6 @@ class About:
         data_endpoint: Where chunks go, as told to orchestrators.
         data_protection: What guards it, as told to them.
         started: Monotonic second of its start.
-        max_private_bytes: Of private memory, at which it ends; 0 for no bound.
     """
 
     software: str
@@ -43,7 +42,6 @@ class About:
     data_endpoint: str
     data_protection: DataProtection
     started: float
-    max_private_bytes: int = 0
 
 
 class Answers:
@@ -104,7 +102,6 @@ class Answers:
             software=self._about.software,
             pool=self._about.pool,
             started=self._about.started,
-            max_private_bytes=self._about.max_private_bytes,
             now=now,
         )
 

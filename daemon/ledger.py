@@ -78,7 +78,6 @@ class Ledger:
         pool: The pool's folder, as told to trainers.
         data_endpoint: Where chunks go, as told to orchestrators.
         data_protection: What guards it, as told to them.
-        max_private_bytes: Of private memory, at which the daemon ends; 0 for no bound.
         now: Monotonic second of the start.
     """
 
@@ -94,7 +93,6 @@ class Ledger:
         pool: str,
         data_endpoint: str,
         data_protection: DataProtection = DataProtection.NONE,
-        max_private_bytes: int = 0,
         now: float,
     ) -> None:
         self._book = book = Book(settings, slots, incoming, me, epoch)
@@ -104,7 +102,6 @@ class Ledger:
             data_endpoint=data_endpoint,
             data_protection=data_protection,
             started=now,
-            max_private_bytes=max_private_bytes,
         )
         self._staleness = Staleness(book)
         self._answers = Answers(book, self._staleness, about)

@@ -24,6 +24,7 @@ class LedgerSettings:
         max_waits: `Await`s of all peers.
         max_waits_per_peer: `Await`s of one peer.
         max_waiting_bytes: Manifests and bodies of the offers that wait for a slot.
+        max_private_bytes: Of private memory, at which the daemon ends; 0 for no bound, and then nobody looks.
         max_versions_behind: Policy versions that a micro-batch may be behind its queue's; -1 for any number.
         max_age_s: Age in seconds from which on a micro-batch is stale; 0 for none.
     """
@@ -40,5 +41,6 @@ class LedgerSettings:
     max_waits: int
     max_waits_per_peer: int
     max_waiting_bytes: int
+    max_private_bytes: int
     max_versions_behind: int
     max_age_s: float

@@ -155,7 +155,6 @@ class Server:
             pool=str(self._pool.path),
             data_endpoint=self._sockets.data.address,
             data_protection=self._settings.protection_of_data,
-            max_private_bytes=self._settings.max_private_bytes,
             now=now,
         )
         endpoints = {Channel.CONTROL: self._sockets.control, Channel.TRAINER: self._sockets.trainer}

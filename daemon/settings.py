@@ -242,6 +242,7 @@ class Settings:
             max_waits=self.max_waits,
             max_waits_per_peer=self.max_waits_per_peer,
             max_waiting_bytes=self.max_waiting_bytes,
+            max_private_bytes=self.max_private_bytes,
             max_versions_behind=self.max_versions_behind,
             max_age_s=self.max_age_s,
         )

@@ -20,7 +20,6 @@ def describe(
     software: str,
     pool: str,
     started: float,
-    max_private_bytes: int,
     now: float,
 ) -> Status:
     """Makes the answer to `GetStatus`; ages are seconds before `now`."""
@@ -40,8 +39,8 @@ def describe(
         peers=tuple(PeerStatus(peer=peer, heard_s=now - at) for peer, at in book.peers.latest(_SHOWN_PEERS)),
         peer_count=len(book.peers),
         limits=book.settings.limits,
-        private_bytes=book.private_bytes,
-        max_private_bytes=max_private_bytes,
+        private_bytes=book.private_bytes if book.settings.max_private_bytes else 0,
+        max_private_bytes=book.settings.max_private_bytes,
         slots=tuple(_slots(book, staleness, now)),
         queues=tuple(_queue(book, queue, now) for queue in book.queues),
         counters=dict(book.out.counters + book.incoming.faults()),

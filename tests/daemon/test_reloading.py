@@ -139,7 +139,17 @@ def test_every_setting_of_the_ledger_that_may_change_is_reloadable() -> None:
         {"remembered_keys", "remembered_events"},
     )
     assert names - set(RELOADABLE) == {"limits", "await_lease_s", "max_peers", "least_level", *kept}
-    assert set(RELOADABLE) - names == {"keep_pool", "max_private_bytes", "drain_s", "log_level", "log_format"}
+    assert set(RELOADABLE) - names == {"keep_pool", "drain_s", "log_level", "log_format"}
+
+
+def test_the_status_tells_the_new_bound_on_memory_and_nothing_of_memory_where_nobody_looks() -> None:
+    driver = Driver(slots=2, max_private_bytes=5000)
+    driver.ledger.memory(70)
+    assert (driver.status().private_bytes, driver.status().max_private_bytes) == (70, 5000)
+    change(driver, max_private_bytes=6000)
+    assert (driver.status().private_bytes, driver.status().max_private_bytes) == (70, 6000)
+    change(driver, max_private_bytes=0)
+    assert (driver.status().private_bytes, driver.status().max_private_bytes) == (0, 0)
 
 
 def test_the_ledger_logs_from_the_new_level_on() -> None:
