@@ -18,7 +18,7 @@ from forebay.wire import MIB, Event
 log = logging.getLogger("forebay.daemon")
 
 _LONGEST_SEND_S: Final = 1.0
-"""A manager that reads nothing must not hold up the loop."""
+"""A step is told once, so it may wait a little for a manager that is busy; a sign of life comes again."""
 
 _STEP_S: Final = 60.0
 _SLOWEST_RESERVE_BYTES_PER_S: Final = 128 * MIB
@@ -43,7 +43,8 @@ class ServiceManager:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._address = _address(environment.get("NOTIFY_SOCKET", ""))
+        self._name = environment.get("NOTIFY_SOCKET", "")
+        self._address = _address(self._name)
         self._ping_s = _ping_s(environment) if self._address else 0.0
         self._has_warned = False
         self.next_ping_at: float | None = 0.0 if self._ping_s else None
@@ -79,29 +80,23 @@ class ServiceManager:
         """Gives a sign of life, if that is due; to be called by the loop that has to be alive."""
         if self.next_ping_at is not None and now >= self.next_ping_at:
             self.next_ping_at = now + self._ping_s
-            self._tell(WATCHDOG=1)
+            self._tell(0.0, WATCHDOG=1)
 
-    def _tell(self, **fields: object) -> None:
+    def _tell(self, longest_s: float = _LONGEST_SEND_S, /, **fields: object) -> None:
         if not self._address:
             return
         lines = (f"{name}={str(value).replace(chr(10), ' ')}" for name, value in fields.items())
         try:
             # A socket for each: nothing stays open, and whatever is wrong with one is over with it.
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-                sender.settimeout(_LONGEST_SEND_S)
+                sender.settimeout(longest_s)
                 sender.sendto("\n".join(lines).encode(errors="replace"), self._address)
         except OSError as error:
             self._warn(str(error))
 
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
-            tell(
-                log,
-                logging.WARNING,
-                Event.NOTIFY_FAILED,
-                socket=os.environ.get("NOTIFY_SOCKET", ""),
-                reason=reason,
-            )
+            tell(log, logging.WARNING, Event.NOTIFY_FAILED, socket=self._name, reason=reason)
         self._has_warned = True
 
 

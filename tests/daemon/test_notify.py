@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pty
@@ -153,6 +154,22 @@ def test_a_busy_loop_gives_no_more_signs_of_life_than_every_half_of_what_the_man
         told.look(now)
     assert path_manager.pending() == [{"WATCHDOG": "1"}] * 3
     assert told.next_ping_at == 1035.0
+
+
+def test_a_sign_of_life_does_not_wait_for_a_manager_that_reads_nothing(
+    path_manager: Manager, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = ServiceManager({"NOTIFY_SOCKET": path_manager.name, "WATCHDOG_USEC": "20000000"})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as others, contextlib.suppress(BlockingIOError):
+        others.setblocking(False)
+        while True:
+            others.sendto(b"STATUS=others talk too", path_manager.name)
+    told.look(1000.0)
+    assert f"notify_failed socket={path_manager.name}" in caplog.text
+    assert "timed out" not in caplog.text
+    assert {"WATCHDOG": "1"} not in path_manager.pending()
+    told.look(told.next_ping_at or 0.0)
+    assert path_manager.pending() == [{"WATCHDOG": "1"}]
 
 
 @pytest.mark.parametrize("variables", [{"WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "never"}, {"WATCHDOG_USEC": "0"}])
