@@ -1,9 +1,13 @@
-"""What the ledger tells the loop to do. The ledger decides; only the loop touches sockets, memory and locks."""
+"""What the ledger tells the loop to do. The ledger decides; only the loop touches sockets, memory and locks.
+
+A dozen of these are made for each micro-batch; as Structs they cost half of what frozen dataclasses do.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+
+import msgspec
 
 from forebay.shm import Outcome, SlotState
 from forebay.wire import Arrivals, Event, Message
@@ -16,8 +20,7 @@ class Channel(enum.StrEnum):
     TRAINER = "trainer"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Address:
+class Address(msgspec.Struct, frozen=True):
     """Where a peer can be answered: a socket and the routing id that it gave the peer.
 
     The key that the peer proved to have belongs to it, empty where none was asked for: whoever comes with another
@@ -29,24 +32,21 @@ class Address:
     user: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """Send a message to a peer."""
 
     to: Address
     message: Message
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ReserveSlot:
+class ReserveSlot(msgspec.Struct, frozen=True):
     """Grow a slot's file in the background, then tell `Ledger.reserved` or `Ledger.reserve_failed`."""
 
     slot: int
     file_bytes: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class WriteLoan:
+class WriteLoan(msgspec.Struct, frozen=True):
     """Record in the slot's header that it is being filled, and with what."""
 
     slot: int
@@ -55,16 +55,14 @@ class WriteLoan:
     body_bytes: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class WriteBody:
+class WriteBody(msgspec.Struct, frozen=True):
     """Write a whole body that came with its offer to a slot."""
 
     slot: int
     body: bytes
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class WriteState:
+class WriteState(msgspec.Struct, frozen=True):
     """Record a slot's state in its header."""
 
     slot: int
@@ -73,29 +71,25 @@ class WriteState:
     holder: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class WriteOutcome:
+class WriteOutcome(msgspec.Struct, frozen=True):
     """Record in the journal what became of a micro-batch."""
 
     outcome: Outcome
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class AwaitWriters:
+class AwaitWriters(msgspec.Struct, frozen=True):
     """Go on when nobody writes any more to a slot that was being filled; a chunk's time at most."""
 
     arrivals: Arrivals
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class WatchHolder:
+class WatchHolder(msgspec.Struct, frozen=True):
     """Wait in the background for a holder's lock to be free, then tell `Ledger.holder_free`."""
 
     holder: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ForgetHolder:
+class ForgetHolder(msgspec.Struct, frozen=True):
     """Remove the lock file of a holder that is gone."""
 
     holder: str
@@ -109,8 +103,7 @@ class Level(enum.IntEnum):
     WARNING = 30
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Log:
+class Log(msgspec.Struct, frozen=True):
     """Write one event to the log."""
 
     level: Level

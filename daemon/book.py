@@ -5,6 +5,8 @@ A micro-batch is published, lent, taken back and ended here, so that the books c
 
 from __future__ import annotations
 
+from typing import Final
+
 from forebay.shm import SlotEvent, SlotState, SlotTable
 from forebay.wire import (
     Event,
@@ -30,6 +32,9 @@ from .queues import Queues
 from .slot_moves import SlotMoves
 from .train_queue import Attachment
 from .waits import Waits
+
+EVENT_OF_STATE: Final = {state: Event(state) for state in MicroBatchState}
+"""What the log says when a micro-batch gets there."""
 
 _WITH_TRAINER = (SlotState.LENT, SlotState.QUARANTINED)
 
@@ -150,13 +155,14 @@ class Book:
     ) -> None:
         """Moves a micro-batch and tells those who await it."""
         batch.move(event, now, reason)
-        self.log(level, Event(batch.state), batch, **({"reason": reason} if reason else {}))
+        fields = {"reason": reason} if reason else {}
+        self.log(level, EVENT_OF_STATE[batch.state], batch, **fields)
         self.waits.answer(batch)
 
     def log(self, level: Level, event: Event, batch: MicroBatch, **fields: object) -> None:
         """Logs something about a micro-batch."""
         about = {"queue": batch.queue, "key": batch.key, "slot": batch.slot, "generation": batch.generation}
-        self.out.log(level, event, **about, **fields)
+        self.out.log_fields(level, event, about | fields if fields else about)
 
     def publish(self, batch: MicroBatch, now: float) -> None:
         """Makes a filled slot READY, at the end of its queue or in the place that it inherited."""

@@ -179,21 +179,21 @@ class Ledger:
         return self._decided(now)
 
     def _known_control(self, sender: Address, request: ControlRequest, now: float, client: Client) -> None:
-        match request:
-            case GetStatus() | Peek() | GetEvents():
-                self._inspect(sender, request, now)
-            case Drain() | Pause() | Resume() | Forget():
-                self._operate(sender, request, now)
+        match request:  # what comes with each micro-batch first
             case Offer():
                 self._staging.offer(sender, request, now, client)
+            case Await():
+                self._answers.wait(sender, request, now)
             case Abandon():
                 self._dropping.abandon(sender, request, now)
             case Reset():
                 self._dropping.reset(sender, request, now)
             case Advance():
                 self._staleness.advance(sender, request, now)
-            case Await():
-                self._answers.wait(sender, request, now)
+            case GetStatus() | Peek() | GetEvents():
+                self._inspect(sender, request, now)
+            case Drain() | Pause() | Resume() | Forget():
+                self._operate(sender, request, now)
 
     def _inspect(self, sender: Address, request: Inspection, now: float) -> None:
         match request:

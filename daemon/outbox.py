@@ -63,6 +63,10 @@ class Outbox:
 
     def log(self, level: Level, event: Event, **fields: object) -> None:
         """Adds an event for the log, and for those who ask what happened."""
+        self.log_fields(level, event, fields)
+
+    def log_fields(self, level: Level, event: Event, fields: dict[str, object]) -> None:
+        """Does the same with fields that are put together already, and are changed no more."""
         self._history.note(self.now, event, fields)
         if level >= self.least_level:
             self._actions.append(Log(level, event, fields))

@@ -7,7 +7,6 @@ import msgspec
 from forebay.wire import (
     TRUSTED,
     Client,
-    Event,
     MicroBatchState,
     Offer,
     Reached,
@@ -19,7 +18,7 @@ from forebay.wire import (
 )
 
 from .actions import Address, Level, Reply
-from .book import Book, who
+from .book import EVENT_OF_STATE, Book, who
 from .filling import Filling
 from .micro_batch import MicroBatch
 from .offers import fault_of, offered_batch
@@ -164,7 +163,7 @@ class Staging:
             self._staleness.learn(self._book.queues.of(batch.queue), batch.policy_version, now, spare=replaced)
         self._book.log(
             Level.DEBUG,
-            Event(batch.state),
+            EVENT_OF_STATE[batch.state],
             batch,
             payload_bytes=batch.payload_bytes,
             policy_version=batch.policy_version,

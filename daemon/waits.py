@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
+from typing import Final
+
+import msgspec
 
 from forebay.wire import GONE, Await, Gone, MicroBatchState, Reached, RefusalCode
 
@@ -15,17 +17,17 @@ from .ledger_settings import LedgerSettings
 from .micro_batch import MicroBatch
 from .outbox import Outbox
 
-_ORDER = (
-    MicroBatchState.OFFERED,
-    MicroBatchState.FILLING,
-    MicroBatchState.READY,
-    MicroBatchState.ON_DEVICE,
-    MicroBatchState.CONSUMED,
-)
+_PLACE: Final = {
+    MicroBatchState.OFFERED: 0,
+    MicroBatchState.FILLING: 1,
+    MicroBatchState.READY: 2,
+    MicroBatchState.ON_DEVICE: 3,
+    MicroBatchState.CONSUMED: 4,
+}
+"""In a life that goes on to its end."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Awaiting:
+class Awaiting(msgspec.Struct, frozen=True):
     """A peer that waits for a key to reach a state.
 
     Attributes:
@@ -91,7 +93,8 @@ class Waits:
 
     def answer(self, batch: MicroBatch) -> None:
         """Tells those who await a micro-batch, if it has got there, or never will."""
-        for wait in list(self._awaiting.get((batch.queue, batch.key), {}).values()):
+        waits = self._awaiting.get((batch.queue, batch.key))
+        for wait in list(waits.values()) if waits else ():
             if self._answer(wait, batch):
                 self._forget(wait)
 
@@ -100,7 +103,7 @@ class Waits:
             gone = Gone(id=wait.id, state=batch.state, reason=batch.reason, stale=batch.is_stale)
             self._out.reply(wait.to, gone)
             return True
-        if _ORDER.index(batch.state) >= _ORDER.index(wait.until):
+        if _PLACE[batch.state] >= _PLACE[wait.until]:
             self._out.reply(wait.to, Reached(id=wait.id, state=batch.state))
             return True
         return False
