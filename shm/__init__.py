@@ -8,6 +8,7 @@ from forebay.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .deployment import SHARE_SHM, SHARE_USER, private_words
+    from .holders import HOLDERS_NAME, holder_fault, holder_path, lock_holder
     from .layout import (
         BODY_OFFSET,
         HEADER_BYTES,
@@ -36,17 +37,7 @@ if TYPE_CHECKING:
         touch_pages,
     )
     from .outcomes import JOURNAL_NAME, Outcome, OutcomeJournal, read_outcomes
-    from .pool import (
-        HOLDERS_NAME,
-        LOCK_NAME,
-        Pool,
-        PoolHeader,
-        holder_fault,
-        holder_path,
-        lock_holder,
-        read_pool_header,
-        remove_orphan,
-    )
+    from .pool import LOCK_NAME, Pool, PoolHeader, read_pool_header, remove_orphan
     from .slot_file import SlotFile, SlotView, slot_path
     from .slot_table import IllegalTransitionError, Slot, SlotTable
     from .states import SLOT_TRANSITIONS, SlotEvent, SlotState

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import mmap
 import shutil
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -15,9 +14,10 @@ import msgspec
 from forebay.wire import HostError, Peer
 
 from .deployment import pool_fault
+from .holders import make_holders, remove_dead_holders, remove_holders
 from .layout import BODY_OFFSET, LAYOUT_VERSION
 from .locations import make_private_folder, share
-from .locks import FileLock, is_held, lock_fault
+from .locks import FileLock
 from .memory import AT_START, check_room, shm_full, taken_by, whole_pages
 from .mounts import check_in_memory
 from .outcomes import JOURNAL_NAME, OutcomeJournal, journal_need
@@ -27,7 +27,6 @@ from .states import SlotState
 
 LOCK_NAME = "lock"
 HEADER_NAME = "pool.json"
-HOLDERS_NAME = "holders"
 
 
 class PoolHeader(msgspec.Struct, frozen=True):
@@ -40,45 +39,6 @@ class PoolHeader(msgspec.Struct, frozen=True):
 
     layout_version: int
     epoch: str
-
-
-def holder_path(pool: Path, holder: str) -> Path:
-    """Returns the lock file of a holder.
-
-    Raises:
-        HostError: The name could lead out of the holders' folder.
-    """
-    if not (0 < len(holder) <= 64 and holder.isascii() and holder.isalnum()):
-        raise HostError("not a holder's name", got=holder, limit="1 to 64 letters and digits")
-    return pool / HOLDERS_NAME / holder
-
-
-def holder_fault(pool: Path, holder: str) -> str:
-    """Says why a holder's lock cannot stand for it; empty if it can, or if it is gone."""
-    try:
-        path = holder_path(pool, holder)
-    except HostError as error:
-        return str(error)
-    fault = lock_fault(path)
-    return fault and f"the lock {path} stands for no holder: {fault}"
-
-
-def lock_holder(pool: Path, holder: str, peer: Peer) -> FileLock:
-    """Locks a trainer's holder file, which the daemon may look at, also where that is another user.
-
-    Raises:
-        HostError: The pool cannot be entered from here.
-    """
-    path = holder_path(pool, holder)
-    try:
-        is_shared = path.parent.stat().st_mode & stat.S_IRWXG
-        return FileLock(path, peer, mode=0o640 if is_shared else 0o600)
-    except HostError as error:
-        if not isinstance(error.__cause__, OSError):
-            raise
-        raise pool_fault(path, error.__cause__) from error
-    except OSError as error:
-        raise pool_fault(path, error) from error
 
 
 class Pool:
@@ -163,35 +123,14 @@ class Pool:
     def _describe(self, epoch: str) -> None:
         header = msgspec.json.encode(PoolHeader(LAYOUT_VERSION, epoch))
         try:
-            self._make_holders()
+            make_holders(self.path, self._gid)
             (self.path / HEADER_NAME).write_bytes(header)
             share(self.path / HEADER_NAME, private=0o600, shared=0o640, gid=self._gid)
-            self._remove_dead_holders()
+            remove_dead_holders(self.path)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise shm_full(self.path, mmap.PAGESIZE, otherwise=AT_START) from error
             raise HostError(f"the pool {self.path} cannot be described ({error})") from error
-
-    def _make_holders(self) -> None:
-        holders = self.path / HOLDERS_NAME
-        holders.mkdir(mode=0o700, exist_ok=True)
-        # What a trainer makes in it gets the group; and it can remove only its own.
-        share(holders, private=0o700, shared=0o3770, gid=self._gid)
-
-    def _remove_holders(self) -> None:
-        holders = self.path / HOLDERS_NAME
-        with contextlib.suppress(OSError):  # gone already, or a foreign file is in it and stays
-            for holder in holders.iterdir():
-                if holder.name.isalnum():
-                    holder.unlink(missing_ok=True)
-            holders.rmdir()
-
-    def _remove_dead_holders(self) -> None:
-        """Removes the locks of trainers that died while no daemon watched them."""
-        for holder in (self.path / HOLDERS_NAME).iterdir():
-            with contextlib.suppress(OSError):  # what a member of the group left there stops no daemon
-                if not is_held(holder):
-                    holder.unlink(missing_ok=True)
 
     def found_slots(self) -> list[Slot]:
         """Returns every slot as its header tells it; a half-filled one is FREE again."""
@@ -224,7 +163,7 @@ class Pool:
             return
         # First of all, so that a removal cut short never looks like the pool of before to a trainer that has its
         # old slots mapped. A trainer may be adding its lock right now.
-        self._remove_holders()
+        remove_holders(self.path)
         for index in _present_slots(self.path):
             slot_path(self.path, index).unlink(missing_ok=True)
         for name in (JOURNAL_NAME, HEADER_NAME):

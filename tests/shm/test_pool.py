@@ -191,7 +191,7 @@ def test_closing_while_a_trainer_adds_its_lock_still_releases_the_pool(
 ) -> None:
     pool = make_pool(path)
     # The trainer's lock file appears after the folder was emptied.
-    monkeypatch.setattr(Pool, "_remove_holders", lambda self: (self.path / HOLDERS_NAME / "late").touch())
+    monkeypatch.setattr("forebay.shm.pool.remove_holders", lambda pool: (pool / HOLDERS_NAME / "late").touch())
     pool.close()
     assert [file.name for file in path.iterdir()] == [HOLDERS_NAME]
     monkeypatch.undo()
