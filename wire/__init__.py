@@ -96,25 +96,14 @@ if TYPE_CHECKING:
     from .exit_codes import EXIT_MEANINGS, ExitCode, exit_code
     from .faults import Faults
     from .inspection import (
-        MAX_FOLLOW_S,
-        MAX_MOMENTS,
-        Drain,
-        Events,
-        Forget,
-        Forgotten,
-        GetEvents,
         GetStatus,
-        Moment,
         OfferStatus,
-        Pause,
         Peek,
         Peeked,
         PeerStatus,
         QueueStatus,
-        Resume,
         SlotStatus,
         Status,
-        Valves,
     )
     from .lending import (
         Attach,
@@ -153,7 +142,9 @@ if TYPE_CHECKING:
     from .log_limit import LogLimit
     from .manifest import BodyLayout, LeafSpec, Manifest, decode_manifest, describe
     from .message import PROTOCOL_VERSION, Goodbye, Message, Peer, Refused, encode_message
+    from .moments import MAX_FOLLOW_S, MAX_MOMENTS, Events, GetEvents, Moment
     from .names import check_name
+    from .orders import Drain, Forget, Forgotten, Pause, Resume, Valves
     from .packed import PackedTree, pack, unpack
     from .registry import RecordType, TreeRegistry, default_registry, register_type
     from .settings import (

@@ -5,22 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from .access import DataProtection
-from .inspection import (
-    Drain,
-    Events,
-    Forget,
-    Forgotten,
-    GetEvents,
-    GetStatus,
-    Pause,
-    Peek,
-    Peeked,
-    Resume,
-    Status,
-    Valves,
-)
+from .inspection import GetStatus, Peek, Peeked, Status
 from .limits import Limits
 from .message import Goodbye, Message, Peer, Refused, decode_with
+from .moments import Events, GetEvents
+from .orders import Drain, Forget, Forgotten, Pause, Resume, Valves
 from .states import MicroBatchState
 
 

@@ -1,23 +1,12 @@
-"""The control messages between inspectors and the daemon: what there is, what has happened, and orders."""
+"""The control messages between inspectors and the daemon about what there is."""
 
 from __future__ import annotations
-
-from typing import Annotated
 
 import msgspec
 
 from .limits import Limits
 from .message import Message, Peer
 from .states import MicroBatchState
-
-MAX_MOMENTS = 1000
-"""Moments that one answer tells at most; whoever wants more asks again."""
-
-MAX_FOLLOW_S = 30.0
-"""Seconds for which a question about what comes next may stay open."""
-
-
-# What there is.
 
 
 class GetStatus(Message, frozen=True):
@@ -212,121 +201,3 @@ class Peeked(Message, frozen=True, kw_only=True):
     holder: Peer | None = None
     held_s: float = 0.0
     now_s: float = 0.0
-
-
-# What has happened.
-
-
-class Moment(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """Something that happened.
-
-    Attributes:
-        number: Counts moments, from 1; those of another run of the daemon have other numbers.
-        at_s: Monotonic second of the daemon's host.
-        event: What, in the words of the log.
-        queue: Of the micro-batch that it is about, or empty.
-        key: The same.
-        slot: Its slot, or -1.
-        generation: That slot's generation.
-        who: Who did it, or asked for it, where that is known.
-        words: What else there is to say.
-    """
-
-    number: int
-    at_s: float
-    event: str
-    queue: str = ""
-    key: str = ""
-    slot: int = -1
-    generation: int = 0
-    who: str = ""
-    words: str = ""
-
-
-class GetEvents(Message, frozen=True, kw_only=True):
-    """Asks what happened; answered by `Events`.
-
-    Attributes:
-        after: Number of the last moment that is known already; -1 for none: only what comes from now on.
-        limit: How many at most, the oldest of them first.
-        queue: Only what is about this queue; empty for all.
-        key: Only what is about this key; empty for all.
-        follow_s: Seconds to wait if nothing has happened yet.
-    """
-
-    after: Annotated[int, msgspec.Meta(ge=-1)] = 0
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_MOMENTS)] = MAX_MOMENTS
-    queue: str = ""
-    key: str = ""
-    follow_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_FOLLOW_S)] = 0.0
-
-
-class Events(Message, frozen=True, kw_only=True):
-    """What happened.
-
-    Attributes:
-        moments: In order.
-        last: Number of the last moment that was looked at; to be told as `after` in the next question.
-        oldest: Number of the oldest moment that is still kept; those before it are forgotten.
-        now_s: The daemon's monotonic second.
-        epoch: This run of the daemon.
-    """
-
-    moments: tuple[Moment, ...]
-    last: int
-    oldest: int
-    now_s: float
-    epoch: str
-
-
-# An operator's orders.
-
-
-class Drain(Message, frozen=True):
-    """Has the daemon take nothing in any more, until `Resume`; answered by `Valves`."""
-
-
-class Pause(Message, frozen=True):
-    """Has nothing more lent of a queue, or of all if none is named, until `Resume`; answered by `Valves`."""
-
-    queue: str = ""
-
-
-class Resume(Message, frozen=True):
-    """Undoes `Drain` and `Pause`, or only the `Pause` of the queue that is named; answered by `Valves`."""
-
-    queue: str = ""
-
-
-class Valves(Message, frozen=True):
-    """Whether micro-batches come in, and which queues lend none.
-
-    Attributes:
-        draining: Whether nothing is taken in.
-        all_paused: Whether no queue lends.
-        paused: Names of the queues that lend nothing.
-    """
-
-    draining: bool
-    all_paused: bool
-    paused: tuple[str, ...]
-
-
-class Forget(Message, frozen=True):
-    """Drops a micro-batch that no trainer has, and all that is remembered of its key; answered by `Forgotten`.
-
-    The key may be staged again, as if nobody had ever used it.
-
-    Attributes:
-        trained: Whether also a key is meant that was trained: it could be trained once more.
-    """
-
-    queue: str
-    key: str
-    trained: bool = False
-
-
-class Forgotten(Message, frozen=True):
-    """What was known of a key before it was forgotten."""
-
-    state: MicroBatchState

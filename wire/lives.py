@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from .events import Event
-from .inspection import Moment
+from .moments import Moment
 
 
 class Phase(enum.StrEnum):
