@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .embedded import LocalDaemon, local_daemon
     from .logs import start_logging
     from .main import serve
-    from .server import Ready
+    from .ready import Ready
     from .settings import Settings, load_settings
 else:
     __getattr__, __dir__ = lazy_names(__name__)

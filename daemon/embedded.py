@@ -19,7 +19,7 @@ import msgspec
 from forebay.shm import remove_orphan, this_peer
 from forebay.wire import HostError, SettingError, WaitTimeoutError
 
-from .server import Ready
+from .ready import Ready
 from .settings import Settings
 
 _STOP_MARGIN_S = 10.0

@@ -17,8 +17,9 @@ from forebay.wire import MIB, Event, ForebayError, exit_code
 
 from .http_address import http_address
 from .logs import start_logging
+from .ready import Ready
 from .reloading import ReadSettings
-from .server import Ready, Server
+from .server import Server
 from .settings import Settings, load_settings
 
 log = logging.getLogger("forebay.daemon")

@@ -7,47 +7,25 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import msgspec
 import zmq
 
-from forebay.shm import Pool, SlotTable, group_id, holder_fault, this_peer
-from forebay.sockets import (
-    Endpoint,
-    Mailbox,
-    ServerKeys,
-    load_server_keys,
-    milliseconds_until,
-    tell,
-    too_many_frames,
-)
-from forebay.wire import (
-    Arrivals,
-    Attach,
-    ChunkHeader,
-    ControlRequest,
-    Event,
-    GetEvents,
-    GetStatus,
-    Incoming,
-    LocalError,
-    Peer,
-    ProtocolError,
-    TrainerRequest,
-    decode_control_request,
-    decode_trainer_request,
-)
+from forebay.shm import Pool, SlotTable, group_id, this_peer
+from forebay.sockets import Mailbox, ServerKeys, load_server_keys, milliseconds_until, tell
+from forebay.wire import Arrivals, ChunkHeader, Event, Incoming, LocalError, Peer
 
-from .actions import Action, Address, Channel
+from .actions import Channel
 from .adoption import Found, found_slots
 from .executor import Executor
+from .hearing import Hearing
 from .http_address import http_address
 from .ledger import Ledger
 from .memory_watch import MemoryWatch
 from .notify import ServiceManager
+from .ready import Ready
 from .reloading import ReadSettings, read_again
 from .server_sockets import ServerSockets
 from .settings import Settings
@@ -59,18 +37,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("forebay.daemon")
 
 _LINGER_MS = 2_000
-T = TypeVar("T")
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """Where a daemon that is ready can be reached."""
-
-    pid: int
-    control_endpoint: str
-    data_endpoint: str
-    trainer_endpoint: str
-    pool: str
-    http_endpoint: str = ""
 
 
 class Server:
@@ -161,6 +127,7 @@ class Server:
         self._executor = Executor(self._ledger, self._pool, endpoints, self._mailbox)
         undo.callback(self._executor.close)
         self._perform = self._executor.perform
+        self._hearing = Hearing(self._ledger, self._executor, self._sockets, self._pool.path)
         self._manager.adopting(len(found.occupied))
         self._perform(self._ledger.adopt(found.occupied, self._pool.outcomes.take_found(), now))
 
@@ -260,42 +227,12 @@ class Server:
             event()
         self._executor.flush()
         if self._sockets.trainer.socket in ready:
-            self._receive(Channel.TRAINER, self._sockets.trainer, decode_trainer_request, self._hear_trainer)
+            self._hearing.trainers()
         if self._sockets.control.socket in ready:
-            self._receive(Channel.CONTROL, self._sockets.control, decode_control_request, self._hear_control)
+            self._hearing.others()
         if due is not None and due <= (now := time.monotonic()):
             self._perform(self._ledger.tick(now))
             self._executor.flush()
-
-    def _receive(
-        self,
-        channel: Channel,
-        endpoint: Endpoint,
-        decode: Callable[[bytes], T],
-        handle: Callable[[Address, T, float], Sequence[Action]],
-    ) -> None:
-        for routing, user, frames, too_many in endpoint.received():
-            sender = Address(channel, routing, user)
-            if too_many:
-                self._perform(self._ledger.unreadable(sender, too_many_frames(too_many)))
-            for frame in frames:
-                try:
-                    request = decode(frame)
-                except ProtocolError as error:
-                    self._perform(self._ledger.unreadable(sender, str(error)))
-                else:
-                    self._perform(handle(sender, request, time.monotonic()))
-        self._executor.flush()
-
-    def _hear_control(self, sender: Address, request: ControlRequest, now: float) -> Sequence[Action]:
-        if isinstance(request, GetStatus | GetEvents) and self._executor.has_much_for(sender):
-            # The longest answers to the shortest requests: whoever asks again so soon has to wait for it.
-            return ()
-        return self._ledger.control(sender, request, now, self._sockets.client_of(sender))
-
-    def _hear_trainer(self, sender: Address, request: TrainerRequest, now: float) -> Sequence[Action]:
-        fault = holder_fault(self._pool.path, request.holder) if isinstance(request, Attach) else ""
-        return self._ledger.trainer(sender, request, now, holder_fault=fault)
 
     def _take_signals(self) -> None:
         for number in take_signals(self._signal_end):
