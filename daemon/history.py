@@ -11,6 +11,7 @@ from forebay.wire import Event, Moment, printable
 
 _OF_THE_MOMENT = frozenset({"queue", "key", "slot", "generation", "peer", "pid", "host"})
 _MAX_WORDS = 400
+"""Characters of a moment's words: what is told of it, and what is kept of a refusal's words, which can be long."""
 
 Noted = tuple[float, Event, Mapping[str, object]]
 
@@ -50,6 +51,10 @@ class History:
                 and `host`; all others become words.
         """
         self.last += 1
+        words = fields.get("words")
+        if isinstance(words, str) and len(words) > _MAX_WORDS:
+            # Peers can cause any number of them: what is kept of each is a bound on memory.
+            fields = {**fields, "words": words[:_MAX_WORDS]}
         self._kept.append((at, event, fields))
 
     def after(self, number: int, limit: int, *, queue: str = "", key: str = "") -> tuple[tuple[Moment, ...], int]:

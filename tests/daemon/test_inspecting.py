@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -201,6 +202,23 @@ def test_no_words_are_longer_than_an_answer_can_bear() -> None:
     history.note(0.0, Event.READY, {"words": "x" * 10_000})
     [moment], _ = history.after(0, MAX_MOMENTS)
     assert len(moment.words) <= 400
+
+
+def test_long_words_are_not_kept_whole() -> None:
+    history = History(limit=1000)
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            history.note(0.0, Event.REFUSE, {"code": "no_slot", "words": "x" * 10_000 + str(number)})
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 1000 * 1500
+
+
+def test_the_log_has_words_whole_that_are_kept_short(driver: Driver) -> None:
+    driver.perform(driver.ledger.unreadable(INSPECTOR, "x" * 10_000))
+    assert driver.logs[-1].fields["words"] == "x" * 10_000
 
 
 def test_what_a_peer_calls_its_key_reaches_nobody_as_a_terminals_command() -> None:
