@@ -43,6 +43,7 @@ class Hearing:
         self._executor = executor
         self._sockets = sockets
         self._pool = pool
+        self._asked_what_happened: set[Address] = set()
 
     def trainers(self) -> None:
         """Hears what has come from trainers, up to one turn's share."""
@@ -50,6 +51,7 @@ class Hearing:
 
     def others(self) -> None:
         """Hears what has come from orchestrators and inspectors, up to one turn's share."""
+        self._asked_what_happened.clear()
         self._receive(Channel.CONTROL, self._sockets.control, decode_control_request, self._hear_control)
 
     def _receive(
@@ -74,10 +76,19 @@ class Hearing:
         self._executor.flush()
 
     def _hear_control(self, sender: Address, request: ControlRequest, now: float) -> Sequence[Action]:
-        if isinstance(request, GetStatus | GetEvents) and self._executor.has_much_for(sender):
-            # The longest answers to the shortest requests: whoever asks again so soon has to wait for it.
+        if self._can_wait(sender, request):
             return ()
         return self._ledger.control(sender, request, now, self._sockets.client_of(sender))
+
+    def _can_wait(self, sender: Address, request: ControlRequest) -> bool:
+        """Whether a request is left unanswered, as its peer asks much in one turn: who still cares asks again."""
+        if isinstance(request, GetEvents):
+            # Also one with a short answer may take a look at all that is kept.
+            if sender in self._asked_what_happened:
+                return True
+            self._asked_what_happened.add(sender)
+        # The longest answers to the shortest requests.
+        return isinstance(request, GetStatus | GetEvents) and self._executor.has_much_for(sender)
 
     def _hear_trainer(self, sender: Address, request: TrainerRequest, now: float) -> Sequence[Action]:
         fault = holder_fault(self._pool, request.holder) if isinstance(request, Attach) else ""

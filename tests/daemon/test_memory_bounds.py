@@ -25,6 +25,8 @@ from forebay.wire import (
     Advanced,
     Await,
     ControlReply,
+    Events,
+    GetEvents,
     GetStatus,
     Hello,
     MicroBatchState,
@@ -154,6 +156,23 @@ def test_a_message_of_requests_with_long_answers_costs_no_memory_and_few_of_them
         assert len(statuses) < 10
         assert_serves(daemon)
     assert cost.peak_mib - cost.first_mib < 64
+
+
+def test_who_asks_a_thousand_times_at_once_what_happened_has_it_looked_up_a_few_times(daemon: LocalDaemon) -> None:
+    with connected(daemon.control_endpoint) as dealer:
+        said_hello(dealer)
+        dealer.recv_multipart()
+        question = encode_message(GetEvents(id=3, key="nobody has"))
+        last = encode_message(Advance(id=4, queue="q", policy_version=1))
+        dealer.send_multipart([*[question] * 1000, last])
+        answers = []
+        while not isinstance(answer := decode_control_reply(dealer.recv()), Advanced):
+            assert isinstance(answer, Events)
+            answers.append(answer)
+        assert 0 < len(answers) < 10
+        dealer.send(question)
+        assert isinstance(decode_control_reply(dealer.recv()), Events)
+    assert_serves(daemon)
 
 
 def test_refusals_without_end_fill_no_log_and_are_counted_each(daemon: LocalDaemon, log_file: Path) -> None:
