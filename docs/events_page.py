@@ -59,12 +59,17 @@ def places() -> list[Place]:
 
 
 def _places_of(package: str, call: ast.Call) -> Iterator[Place]:
-    if any(isinstance(argument, ast.Call) and _name_of(argument.func) == "Event" for argument in call.args):
-        # `Event(batch.state)`: each move of a micro-batch is a detail, but that it will never be trained.
+    if any(_is_of_state(argument) for argument in call.args):
+        # Each move of a micro-batch is a detail, but that it will never be trained.
         yield Place(package, frozenset(map(Event, MicroBatchState)), frozenset({"DEBUG"}))
         yield Place(package, frozenset(map(Event, GONE)), frozenset({"WARNING"}))
     elif events := frozenset(_events_in(call)):
         yield Place(package, events, frozenset(_levels_in(call)) or frozenset({"WARNING"}))  # `OneWarning.give`
+
+
+def _is_of_state(argument: ast.expr) -> bool:
+    """Whether it is `EVENT_OF_STATE[batch.state]`."""
+    return isinstance(argument, ast.Subscript) and _name_of(argument.value) == "EVENT_OF_STATE"
 
 
 def _name_of(called: ast.expr) -> str:
