@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -105,6 +104,8 @@ def read_clients(text: str, source: str) -> dict[str, Client]:
     Raises:
         SettingError: It cannot be read, or says something that has no meaning; the message names the client.
     """
+    import tomllib  # for the few processes that read such a file
+
     try:
         tables = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # the latter where arrays or tables are nested without end
