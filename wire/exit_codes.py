@@ -23,7 +23,7 @@ class ExitCode(enum.IntEnum):
 
 EXIT_MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "success",
-    ExitCode.FAILED: "it failed: no room in shared memory, a broken peer, another protocol version",
+    ExitCode.FAILED: "it failed: no room in shared memory, another protocol version, a failed check, or a no",
     ExitCode.USAGE: "wrong use: an unknown option, a setting out of range",
     ExitCode.HELD: "another process holds the pool or the endpoint; the message names it",
     ExitCode.NO_ANSWER: "no daemon answers, or it went away; the message says where it was asked, and why",
