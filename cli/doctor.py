@@ -13,8 +13,10 @@ import typer
 
 from forebay.wire.errors import SettingError, on_one_line
 from forebay.wire.exit_codes import ExitCode
+from forebay.wire.plain_json import json_line
 
 from .checks.line import Line, Verdict, failed_by, is_bad, ok
+from .json_option import JsonOption
 
 _INDENT = " " * 24
 _STYLES = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
@@ -30,7 +32,7 @@ def doctor(
         bool, typer.Option(help="stage one micro-batch with a private daemon; never with --before-start")
     ] = True,
     strict: Annotated[bool, typer.Option("--strict", help="exit with 1 for a warning too")] = False,
-    json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Check what this host has for a daemon, and what to mend.
 
@@ -76,8 +78,6 @@ def _sources(config: Path | None) -> str:
 
 
 def _tell_json(lines: list[Line]) -> None:
-    from forebay.wire.plain_json import json_line
-
     sys.stdout.write(json_line({"checks": lines}))
 
 

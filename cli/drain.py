@@ -8,16 +8,17 @@ from typing import Annotated
 
 import typer
 
-from forebay.wire import Drain, ForebayError, Status, Valves, on_one_line
+from forebay.wire import Drain, ForebayError, Status, UsageError, Valves, on_one_line
 from forebay.wire.plain_json import json_line
 
-from .history import Reading, read_last, read_next
-from .inspector import Conversation, Inspector, JsonOption, asks_daemon
+from .history import FOLLOW_S, Reading, read_last, read_next
+from .inspector import Conversation, Inspector, asks_daemon
+from .json_option import JsonOption
 from .stories import diagnose
 from .valves import tell_valves
 from .words import age
 
-_FOLLOW_S = 20.0
+_WAIT_S = 3600.0
 
 
 class NotDrainedError(ForebayError):
@@ -28,14 +29,18 @@ class NotDrainedError(ForebayError):
 def drain(
     inspector: Inspector,
     wait: Annotated[bool, typer.Option("--wait", help="until all that is there is trained")] = False,
-    wait_s: Annotated[float, typer.Option(help="seconds that this may take", min=0)] = 3600.0,
+    wait_s: Annotated[
+        float | None, typer.Option(help=f"seconds that --wait may take; default {_WAIT_S:g}", min=0)
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Take nothing in any more, until resume."""
+    if wait_s is not None and not wait:
+        raise UsageError("option --wait-s is for --wait", remedy="give that as well")
     if not wait:
         tell_valves(inspector.ask(Drain(), Valves, "the drain"), as_json=json)
         return
-    took_s = inspector.talk(lambda daemon: _drain(daemon, wait_s))
+    took_s = inspector.talk(lambda daemon: _drain(daemon, _WAIT_S if wait_s is None else wait_s))
     told = {"draining": True, "left": 0, "took_s": round(took_s, 3)}
     sys.stdout.write(json_line(told) if json else f"nothing is left, after {age(took_s)}\n")
 
@@ -50,7 +55,7 @@ async def _drain(daemon: Conversation, wait_s: float) -> float:
         told, rest_s = left, began + wait_s - time.monotonic()
         if rest_s <= 0:
             raise _not_drained(wait_s, left, status)
-        await read_next(daemon, reading, min(rest_s, _FOLLOW_S))
+        await read_next(daemon, reading, min(rest_s, FOLLOW_S))
     return time.monotonic() - began
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -12,28 +12,28 @@ import typer
 from forebay.wire import BrokenError, Moment, on_one_line, printable
 from forebay.wire.plain_json import json_line
 
-from .history import Clock, Reading, read_last, read_next
-from .inspector import Conversation, Inspector, asks_daemon, complete_queue
+from .history import FOLLOW_S, Clock, Reading, read_last, read_next
+from .inspector import Conversation, Inspector, asks_daemon
+from .names import OnlyKeyOption, OnlyQueueOption
 from .words import paragraph
-
-FOLLOW_S: Final = 20.0
-"""Seconds for which the daemon keeps a question open; less than a client takes for its end."""
 
 
 @asks_daemon()
 def events(
     inspector: Inspector,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with what happens, until Ctrl-C")] = False,
-    queue: Annotated[str, typer.Option(help="only what is about this queue", autocompletion=complete_queue)] = "",
-    key: Annotated[str, typer.Option(help="only what is about this key")] = "",
+    queue: OnlyQueueOption = None,
+    key: OnlyKeyOption = None,
     last: Annotated[int, typer.Option(help="moments of the past to begin with", min=0)] = 100,
     json: Annotated[bool, typer.Option("--json", help="print JSON, one line a moment")] = False,
 ) -> None:
     """Show what has happened, and go on with what happens."""
-    reading, writer = Reading(queue=queue, key=key), _Writer(json)
+    reading, writer = Reading(queue=queue or "", key=key or ""), _Writer(json)
 
     async def tell(daemon: Conversation) -> None:
         writer.write(*await read_last(daemon, reading, last))
+        if last and not follow:
+            writer.say_if_nothing_was_told()
         while follow:
             await _follow(daemon, reading, writer)
 
@@ -55,14 +55,21 @@ class _Writer:
         self._as_json = as_json
         self._clock: Clock | None = None
         self._warning = ""
+        self._has_told = False
 
     def write(self, moments: Iterable[Moment], clock: Clock) -> None:
         if self._clock is None or not self._clock.agrees(clock):
             self._clock = clock
         self._warning = ""
         for moment in moments:
+            self._has_told = True
             sys.stdout.write(json_line(as_object(moment, clock)) if self._as_json else self._line(moment))
         sys.stdout.flush()
+
+    def say_if_nothing_was_told(self) -> None:
+        """Says so, but for a program, to which no line says the same."""
+        if not self._as_json and not self._has_told:
+            sys.stdout.write("nothing of that is remembered\n")
 
     def _line(self, moment: Moment) -> str:
         assert self._clock is not None
@@ -91,7 +98,7 @@ def moment_words(moment: Moment, *, start: int, of_queue: str | None = None) -> 
     told = [f"{printable(moment.event):<11}"]
     if of_queue is None and moment.queue:
         told.append(f"{printable(moment.queue)} {printable(moment.key)}".rstrip())
-    elif moment.queue != (of_queue or ""):
+    elif moment.queue not in ("", of_queue):
         told.append(f"in {printable(moment.queue)}")
     if moment.slot >= 0:
         told.append(f"slot {moment.slot}.{moment.generation}")

@@ -62,6 +62,11 @@ def _of_file(file: str | None) -> str | None:
     endpoint = read_settings_file(Path(file)).get("control_endpoint")
     if not isinstance(endpoint, str):
         return None
+    return to_dial(endpoint)
+
+
+def to_dial(endpoint: str) -> str:
+    """Returns where a daemon that is bound to an endpoint is dialled from its own host."""
     wildcard = next((start for start in _WILDCARDS if endpoint.startswith(start)), None)
     return endpoint if wildcard is None else f"tcp://127.0.0.1:{endpoint.removeprefix(wildcard)}"
 

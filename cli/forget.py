@@ -11,8 +11,10 @@ from forebay.wire import Forget, Forgotten, MicroBatchState, Peeked, RefusedErro
 from forebay.wire.plain_json import json_line
 
 from .confirm import YesOption, confirm
-from .inspector import Conversation, Inspector, JsonOption, asks_daemon
-from .why import QueueOption, peek_or_none
+from .inspector import Conversation, Inspector, asks_daemon
+from .json_option import JsonOption
+from .names import InQueueOption, KeyArgument
+from .why import peek_or_none
 from .words import quoted
 
 _TRAINED = (MicroBatchState.CONSUMED, MicroBatchState.LOST)
@@ -21,8 +23,8 @@ _TRAINED = (MicroBatchState.CONSUMED, MicroBatchState.LOST)
 @asks_daemon(only_looks=False)
 def forget(
     inspector: Inspector,
-    key: str,
-    queue: QueueOption = "train",
+    key: KeyArgument,
+    queue: InQueueOption = "train",
     trained: Annotated[bool, typer.Option("--trained", help="also a key that was trained")] = False,
     yes: YesOption = False,
     json: JsonOption = False,

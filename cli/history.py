@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from forebay.wire import MAX_MOMENTS, Events, GetEvents, Moment
 
 from .inspector import Conversation
 
+FOLLOW_S: Final = 20.0
+"""Seconds for which the daemon keeps a question open; less than a client takes for its end."""
 _WHAT = "what has happened"
 _JITTER_S = 0.5
 
@@ -51,6 +54,7 @@ class Reading:
 
 
 def _note(answer: Events, event: str, words: str) -> Moment:
+    """Makes a moment that no daemon has told: without a number."""
     return Moment(number=0, at_s=answer.now_s, event=event, words=words)
 
 
@@ -78,19 +82,52 @@ class Clock:
         """Spells the same for programs, with day and time zone."""
         return self.at(at_s).isoformat(timespec="milliseconds")
 
+    def back_at(self, at_s: float) -> Clock:
+        """Returns what tells the same times, as of an earlier second."""
+        return Clock(at_s, self.local_s - (self.now_s - at_s))
+
     def agrees(self, other: Clock) -> bool:
         """Whether both would tell the same time, but for what an answer takes."""
         return abs((self.local_s - self.now_s) - (other.local_s - other.now_s)) < _JITTER_S
 
 
-async def read_all(daemon: Conversation, reading: Reading) -> tuple[list[Moment], Clock]:
-    """Reads on until there is nothing more; returns the moments, and what tells their times."""
+async def read_all(
+    daemon: Conversation, reading: Reading, tell: Callable[[int], None] = lambda _: None
+) -> tuple[list[Moment], Clock]:
+    """Reads on up to now; those that happen meanwhile need not be among them.
+
+    Args:
+        daemon: That is asked.
+        reading: How far it was read; goes on.
+        tell: Called with the number of moments so far, after each page.
+
+    Returns:
+        The moments, and what tells their times and up to when they are all.
+
+    Raises:
+        As `Conversation.ask`.
+    """
     moments: list[Moment] = []
+    run, until_s = "", 0.0
     while True:
         answer = await daemon.ask(reading.question(), Events, _WHAT)
+        if answer.epoch != run:
+            run, until_s = answer.epoch, answer.now_s
         moments += reading.take(answer)
-        if len(answer.moments) < MAX_MOMENTS and reading.after == answer.last:
-            return moments, Clock(answer.now_s, time.time())
+        tell(len(moments))
+        if reading.after != answer.last:
+            continue
+        clock = Clock(answer.now_s, time.time())
+        if len(answer.moments) < MAX_MOMENTS:
+            return moments, clock
+        if answer.moments[-1].at_s >= until_s:  # whoever is slower than the daemon would read for ever
+            return moments, clock.back_at(answer.moments[-1].at_s)
+
+
+def unbroken(moments: Sequence[Moment]) -> Sequence[Moment]:
+    """Returns the moments after the last gap, which are of one run of the daemon."""
+    first = next((index for index in range(len(moments), 0, -1) if not moments[index - 1].number), 0)
+    return moments[first:]
 
 
 async def read_last(daemon: Conversation, reading: Reading, count: int) -> tuple[Sequence[Moment], Clock]:

@@ -27,8 +27,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON, one line")]
-
 TIMEOUT_S: Final = 10.0
 _SOON_S: Final = 0.5
 """Seconds after which somebody should have answered: now it is worth a look whether anybody is there at all."""

@@ -12,13 +12,15 @@ import typer
 from forebay.wire import UNLIMITED, HostError, Manifest, Peek, Peeked, Status, decode_manifest
 from forebay.wire.plain_json import json_line
 
-from .inspector import Conversation, Inspector, JsonOption, asks_daemon
+from .inspector import Conversation, Inspector, asks_daemon
+from .json_option import JsonOption
 from .leaf_choice import choose_leaf
+from .names import InQueueOption, KeyArgument
 from .slot_values import Stats, Values, open_slot
-from .table import size, table
+from .table import table
 from .tree_words import tree_words
-from .why import QueueOption, without_manifest
-from .words import age, named, paragraph, quoted
+from .why import without_manifest
+from .words import age, counted, named, paragraph, quoted, size
 
 _SHOWN_TREE_LEAVES = 64
 _HEADER = ("path", "dtype", "shape", "codec", "size")
@@ -39,8 +41,8 @@ class _Look:
 @asks_daemon()
 def peek(
     inspector: Inspector,
-    key: str,
-    queue: QueueOption = "train",
+    key: KeyArgument,
+    queue: InQueueOption = "train",
     values: Annotated[
         str, typer.Option(help="of this leaf, such as ids or ids[0:4,:8]", metavar="PATH[SLICE]")
     ] = "",
@@ -76,12 +78,14 @@ def _read(look: _Look, status: Status, values: str, *, stats: bool) -> _Look:
 
 
 def _lines(look: _Look) -> Iterator[str]:
-    yield from (paragraph(f"{name:8}{words}", indent=" " * 8) + "\n" for name, words in _about(look) if words)
+    yield from (paragraph(f"{name:9}{words}", indent=" " * 9) + "\n" for name, words in _about(look) if words)
     manifest = look.manifest
     if manifest is None:
         return
     yield "\n"
-    if look.stats is None:
+    if not manifest.leaves:
+        yield "no arrays\n"
+    elif look.stats is None:
         yield table(_HEADER, _leaf_rows(manifest))
     else:
         told = zip(_leaf_rows(manifest), look.stats, strict=True)
@@ -96,14 +100,17 @@ def _about(look: _Look) -> Iterator[tuple[str, str]]:
     yield "key", f"{quoted(look.key)} in queue {quoted(look.queue)}"
     yield "state", f"{peeked.state} for {age(peeked.age_s)}" + (f": {peeked.reason}" if peeked.reason else "")
     if peeked.slot >= 0:
-        yield "slot", f"{peeked.slot}, generation {peeked.generation}, {peeked.slot_state}"
+        yield "slot", f"{peeked.slot}.{peeked.generation}, {peeked.slot_state}"
     yield "with", named(peeked.holder, "") + (f" for {age(peeked.held_s)}" if peeked.held_s else "")
     yield "from", named(peeked.sender, "")
     yield "version", "" if peeked.policy_version is None else str(peeked.policy_version)
-    yield "stale in", "" if peeked.stale_in_s is None else f" {age(peeked.stale_in_s)}"
+    yield "stale in", "" if peeked.stale_in_s is None else age(peeked.stale_in_s)
     if look.manifest is not None:
         arrays = len(look.manifest.leaves)
-        yield "size", f"{size(peeked.payload_bytes)} in {arrays} arrays, {size(peeked.body_bytes)} in a slot"
+        yield (
+            "size",
+            f"{size(peeked.payload_bytes)} in {counted(arrays, 'array')}, {size(peeked.body_bytes)} in a slot",
+        )
         if arrays <= _SHOWN_TREE_LEAVES:
             yield "tree", tree_words(look.manifest)
 

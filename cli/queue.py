@@ -5,24 +5,27 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator
-from typing import Annotated
 
-import typer
-
-from forebay.wire import OfferStatus, QueueStatus, SlotStatus, Status, UnknownNameError
+from forebay.wire import MicroBatchState, OfferStatus, QueueStatus, SlotStatus, Status
 from forebay.wire.plain_json import json_line
 
-from .inspector import Inspector, JsonOption, asks_daemon, complete_queue
-from .table import size, table
-from .words import listed, named, paragraph, quoted
+from .inspector import Inspector, asks_daemon
+from .json_option import JsonOption
+from .names import QueueArgument, unknown_queue
+from .table import table
+from .words import named, paragraph, quoted, size
 
-_HEADER = ("key", "state", "size", "age s", "version", "stale in s", "slot", "filled")
-_ON_DEVICE, _WAITING = "on device", "waiting"
+_HEADER = ("key", "state", "size", "age s", "version", "stale in s", "slot")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One micro-batch of a queue; see `SlotStatus` for what the fields mean."""
+    """One micro-batch of a queue; see `SlotStatus` for what the fields mean.
+
+    Attributes:
+        state: Of its slot; where it is in none, its own.
+        filled: Which share of its bytes has arrived, while its slot is filled.
+    """
 
     key: str
     state: str
@@ -31,13 +34,14 @@ class Row:
     policy_version: int | None = None
     stale_in_s: float | None = None
     slot: int = -1
+    generation: int = 0
     filled: float | None = None
 
 
 @asks_daemon()
 def queue(
     inspector: Inspector,
-    name: Annotated[str, typer.Argument(autocompletion=complete_queue)],
+    name: QueueArgument,
     json: JsonOption = False,
 ) -> None:
     """Show what one queue holds, in its order."""
@@ -45,15 +49,12 @@ def queue(
     found = next((one for one in status.queues if one.name == name), None)
     rows = list(rows_of(name, found, status))
     if found is None and not rows:
-        known = [one.name for one in status.queues]
-        remedy = f"there is {listed(known)}" if known else "there is none: nobody has staged or attached"
-        raise UnknownNameError(f"no queue {quoted(name)}", remedy=remedy)
+        raise unknown_queue(name, status.queues)
     if json:
         sys.stdout.write(json_line({"queue": name, "paused": bool(found and found.paused), "micro_batches": rows}))
         return
     sys.stdout.write(paragraph(_head(name, found), indent="  ") + "\n")
-    if rows:
-        sys.stdout.write(table(_HEADER, map(_cells, rows)))
+    sys.stdout.write(table(_HEADER, map(_cells, rows)) if rows else "no micro-batches\n")
 
 
 def rows_of(name: str, queue: QueueStatus | None, status: Status) -> Iterator[Row]:
@@ -62,7 +63,7 @@ def rows_of(name: str, queue: QueueStatus | None, status: Status) -> Iterator[Ro
     oldest_first = sorted(slots, key=lambda slot: -slot.age_s)
     if queue is not None:
         for key, age_s in zip(queue.on_device, queue.on_device_s, strict=True):
-            yield Row(key, _ON_DEVICE, age_s)
+            yield Row(key, MicroBatchState.ON_DEVICE, age_s)
     for state in ("LENT", "QUARANTINED"):
         yield from (_of_slot(slot) for slot in oldest_first if slot.state == state)
     ready = {slot.key: slot for slot in slots if slot.state == "READY"}
@@ -80,6 +81,7 @@ def _of_slot(slot: SlotStatus) -> Row:
         policy_version=slot.policy_version,
         stale_in_s=slot.stale_in_s,
         slot=slot.index,
+        generation=slot.generation,
         filled=slot.received_bytes / slot.expected_bytes if slot.expected_bytes else None,
     )
 
@@ -87,7 +89,7 @@ def _of_slot(slot: SlotStatus) -> Row:
 def _of_offer(offer: OfferStatus) -> Row:
     return Row(
         key=offer.key,
-        state=_WAITING,
+        state=MicroBatchState.OFFERED,
         age_s=offer.waits_s,
         payload_bytes=offer.payload_bytes,
         policy_version=offer.policy_version,
@@ -96,11 +98,11 @@ def _of_offer(offer: OfferStatus) -> Row:
 
 def _cells(row: Row) -> tuple[object, ...]:
     return (
-        *(row.key, row.state, size(row.payload_bytes) if row.payload_bytes else "", f"{row.age_s:.1f}"),
+        *(row.key, row.state if row.filled is None else f"{row.state} {row.filled:.0%}"),
+        *(size(row.payload_bytes) if row.payload_bytes else "", f"{row.age_s:.1f}"),
         "" if row.policy_version is None else row.policy_version,
         "" if row.stale_in_s is None else f"{row.stale_in_s:.1f}",
-        "" if row.slot < 0 else row.slot,
-        "" if row.filled is None else f"{row.filled:.0%}",
+        "" if row.slot < 0 else f"{row.slot}.{row.generation}",
     )
 
 

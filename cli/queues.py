@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from forebay.wire import QueueStatus
 from forebay.wire.plain_json import json_line
 
-from .inspector import Inspector, JsonOption, asks_daemon
-from .table import peer_words, table
+from .inspector import Inspector, asks_daemon
+from .json_option import JsonOption
+from .table import table
+from .words import age, named
 
 _HEADER = ("queue", "lends", "version", "ready", "on device", "trainer", "attached s", "asks s")
 
@@ -18,12 +20,12 @@ _HEADER = ("queue", "lends", "version", "ready", "on device", "trainer", "attach
 def queues(inspector: Inspector, json: JsonOption = False) -> None:
     """Show the queues, and the trainer of each."""
     found = inspector.status().queues
-    sys.stdout.write(json_line(found) if json else queue_table(found))
+    sys.stdout.write(json_line({"queues": found}) if json else queue_table(found))
 
 
-def queue_table(queues: Iterable[QueueStatus], *, columns: int | None = None) -> str:
-    """Makes the table of some queues; see `table`."""
-    return table(_HEADER, map(_row, queues), columns=columns)
+def queue_table(queues: Sequence[QueueStatus], *, columns: int | None = None) -> str:
+    """Makes the table of some queues, or says that there are none; see `table`."""
+    return table(_HEADER, map(_row, queues), columns=columns) if queues else "no queues\n"
 
 
 def _row(queue: QueueStatus) -> tuple[object, ...]:
@@ -31,7 +33,7 @@ def _row(queue: QueueStatus) -> tuple[object, ...]:
     return (
         *(queue.name, "paused" if queue.paused else "yes"),
         "" if queue.policy_version is None else queue.policy_version,
-        *(len(queue.ready), len(queue.on_device), peer_words(trainer) or _nobody(queue)),
+        *(len(queue.ready), len(queue.on_device), named(trainer, _nobody(queue))),
         f"{queue.trainer_since_s:.0f}" if trainer else "",
         f"{queue.asks_s:.1f}" if queue.asks_s else "",
     )
@@ -40,4 +42,4 @@ def _row(queue: QueueStatus) -> tuple[object, ...]:
 def _nobody(queue: QueueStatus) -> str:
     if queue.last_trainer is None:
         return "none"
-    return f"none; {peer_words(queue.last_trainer)} gone {queue.gone_s:.0f} s"
+    return f"none; {named(queue.last_trainer)} gone {age(queue.gone_s)}"

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
-
-import typer
 
 from forebay.wire import RefusedError, Reset, Status, WasReset
 from forebay.wire.plain_json import json_line
 
 from .confirm import YesOption, confirm
-from .inspector import Conversation, Inspector, JsonOption, asks_daemon, complete_queue
+from .inspector import Conversation, Inspector, asks_daemon
+from .json_option import JsonOption
+from .names import QueueArgument
 from .words import counted, quoted
 
 
 @asks_daemon(only_looks=False)
 def reset(
     inspector: Inspector,
-    queue: Annotated[str, typer.Argument(autocompletion=complete_queue)],
+    queue: QueueArgument,
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from forebay.wire import Resume, Valves
 
-from .inspector import Inspector, JsonOption, asks_daemon, complete_queue
+from .inspector import Inspector, asks_daemon
+from .json_option import JsonOption
+from .names import QueueOrAllArgument
 from .valves import tell_valves
 
 
 @asks_daemon(only_looks=False)
-def resume(
-    inspector: Inspector,
-    queue: Annotated[str, typer.Argument(autocompletion=complete_queue)] = "",
-    json: JsonOption = False,
-) -> None:
+def resume(inspector: Inspector, queue: QueueOrAllArgument = None, json: JsonOption = False) -> None:
     """Undo pause and drain, or the pause of one queue."""
-    tell_valves(inspector.ask(Resume(queue=queue), Valves, "the resumption"), as_json=json)
+    tell_valves(inspector.ask(Resume(queue=queue or ""), Valves, "the resumption"), as_json=json)

@@ -3,44 +3,53 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Iterable, Iterator
 
-import typer
-
-from forebay.wire import MIB, SlotStatus
+from forebay.wire import SlotStatus
 from forebay.wire.plain_json import json_line
 
-from .inspector import Inspector, JsonOption, asks_daemon, complete_queue
-from .table import peer_words, table
+from .inspector import Inspector, asks_daemon
+from .json_option import JsonOption
+from .names import OnlyQueueOption, unknown_queue
+from .table import table
+from .words import named, quoted, size
 
-_HEADER = ("slot", "gen", "state", "MiB", "queue", "key", "version", "filled", "age s", "with", "held s")
+_HEADER = ("slot", "state", "queue", "key", "size", "version", "age s", "with", "held s")
 
 
 @asks_daemon()
-def slots(
-    inspector: Inspector,
-    queue: Annotated[
-        str | None, typer.Option(help="only slots that hold something of it", autocompletion=complete_queue)
-    ] = None,
-    json: JsonOption = False,
-) -> None:
+def slots(inspector: Inspector, queue: OnlyQueueOption = None, json: JsonOption = False) -> None:
     """Show the slots, and what is in them."""
-    found = [slot for slot in inspector.status().slots if queue is None or slot.queue == queue]
-    sys.stdout.write(json_line(found) if json else slot_table(found))
+    status = inspector.status()
+    found = [slot for slot in status.slots if queue in (None, slot.queue)]
+    if queue is not None and not found and queue not in [one.name for one in status.queues]:
+        raise unknown_queue(queue, status.queues)
+    if json:
+        sys.stdout.write(json_line({"slots": found}))
+    elif found:
+        sys.stdout.write(slot_table(found))
+    else:
+        sys.stdout.write(f"no slot holds anything of queue {quoted(str(queue))}\n")
 
 
-def slot_table(slots: Iterable[SlotStatus]) -> str:
-    """Makes the table of some slots; beside a micro-batch stands who sends it, or who has it."""
-    return table(_HEADER, map(_row, slots))
+def slot_table(slots: Iterable[SlotStatus], *, columns: int | None = None, empty: str = "") -> str:
+    """Makes the table of some slots; beside a micro-batch stands who sends it, or who has it.
+
+    Args:
+        slots: Them.
+        columns: See `table`.
+        empty: What stands where there is nothing; a column in which nothing stands is left out.
+    """
+    return table(_HEADER, ([cell or empty for cell in _cells(slot)] for slot in slots), columns=columns)
 
 
-def _row(slot: SlotStatus) -> tuple[object, ...]:
-    return (
-        *(slot.index, slot.generation, slot.state, f"{slot.slot_bytes / MIB:.0f}", slot.queue, slot.key),
-        "" if slot.policy_version is None else slot.policy_version,
-        f"{slot.received_bytes / slot.expected_bytes:.0%}" if slot.expected_bytes else "",
-        f"{slot.age_s:.1f}" if slot.key else "",
-        peer_words(slot.holder or slot.sender),
-        f"{slot.held_s:.1f}" if slot.holder else "",
-    )
+def _cells(slot: SlotStatus) -> Iterator[str]:
+    yield f"{slot.index}.{slot.generation}"
+    yield f"{slot.state} {slot.received_bytes / slot.expected_bytes:.0%}" if slot.expected_bytes else slot.state
+    yield slot.queue
+    yield slot.key
+    yield size(slot.payload_bytes) if slot.key else ""
+    yield "" if slot.policy_version is None else str(slot.policy_version)
+    yield f"{slot.age_s:.1f}" if slot.key else ""
+    yield named(slot.holder or slot.sender, "")
+    yield f"{slot.held_s:.1f}" if slot.holder else ""

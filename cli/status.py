@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from forebay.wire import OfferStatus, PeerStatus, Status, on_one_line, printable
 from forebay.wire.plain_json import json_line
 
-from .inspector import Inspector, JsonOption, asks_daemon
+from .inspector import Inspector, asks_daemon
+from .json_option import JsonOption
 from .queues import queue_table
 from .slots import slot_table
 from .stories import diagnose
-from .table import peer_words, size, table
-from .words import paragraph
+from .table import table
+from .words import age, counted, named, paragraph, size
 
 _SHOWN_PEERS = 8
 _SHOWN_OFFERS = 8
@@ -29,8 +30,7 @@ def status(inspector: Inspector, json: JsonOption = False) -> None:
 def _parts(found: Status) -> Iterator[str]:
     yield daemon_lines(found)
     yield slot_table(found.slots)
-    if found.queues:
-        yield queue_table(found.queues)
+    yield queue_table(found.queues)
     if found.offers:
         yield _offer_table(found.offers[:_SHOWN_OFFERS])
     if found.peers:
@@ -45,23 +45,22 @@ def daemon_lines(found: Status) -> str:
     held_bytes = sum(slot.slot_bytes for slot in found.slots)
     bound = f" of {size(found.max_private_bytes)}" if found.max_private_bytes else ""
     told = {
-        "daemon": f"version {printable(found.software)}, {peer_words(found.peer)}",
-        "up": f"{spell_s(found.uptime_s)}, {_mood(found)}",
-        "pool": f"{printable(found.pool)}, {len(found.slots)} slots, {size(held_bytes)}",
+        "daemon": f"version {printable(found.software)}, {named(found.peer)}",
+        "up": f"{age(found.uptime_s)}, {mood(found)}",
+        "pool": f"{printable(found.pool)}, {counted(len(found.slots), 'slot')}, {size(held_bytes)}",
         "limits": f"{size(limits.max_micro_batch_bytes)} and {limits.max_leaves} arrays a micro-batch,"
         f" {size(limits.chunk_bytes)} a chunk",
         "memory": f"{size(found.private_bytes)}{bound}, private" if found.private_bytes else "",
-        "waiting": f"{found.waiting_offers} offers",
+        "waiting": counted(found.waiting_offers, "offer"),
         "peers": f"{found.peer_count}, the last to be heard first" if found.peer_count else "",
     }
     return "".join(on_one_line(f"{name:8}{words}") + "\n" for name, words in told.items() if words)
 
 
-def _mood(found: Status) -> str:
-    if found.stopping:
-        return "stopping"
-    words = "draining: takes nothing in" if found.draining else "serving"
-    return f"{words}, paused: lends nothing" if found.paused else words
+def mood(found: Status) -> str:
+    """Says whether the daemon takes micro-batches in and lends them."""
+    words = "stopping" if found.stopping else "draining" if found.draining else "serving"
+    return f"{words}, all paused" if found.paused else words
 
 
 def _offer_table(offers: tuple[OfferStatus, ...]) -> str:
@@ -70,22 +69,10 @@ def _offer_table(offers: tuple[OfferStatus, ...]) -> str:
 
 def _offer_row(offer: OfferStatus) -> tuple[object, ...]:
     return (
-        *(offer.queue, offer.key, size(offer.payload_bytes), peer_words(offer.sender)),
+        *(offer.queue, offer.key, size(offer.payload_bytes), named(offer.sender, "")),
         *(f"{offer.waits_s:.1f}", f"{offer.left_s:.1f}"),
     )
 
 
 def _peer_table(peers: tuple[PeerStatus, ...]) -> str:
-    return table(("peer", "heard s ago"), ((peer_words(one.peer), f"{one.heard_s:.1f}") for one in peers))
-
-
-def spell_s(seconds: float) -> str:
-    """Spells a time in its two largest units."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return table(("peer", "heard s ago"), ((named(one.peer), f"{one.heard_s:.1f}") for one in peers))

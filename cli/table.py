@@ -1,4 +1,4 @@
-"""Tables and sizes as text, without a library that takes longer to load than the daemon to answer."""
+"""Tables as text, without a library that takes longer to load than the daemon to answer."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from forebay.wire import GIB, MIB, Peer, printable
+from forebay.wire import printable
 
 _GAP: Final = "  "
 _CUT: Final = "..."
-_LEAST_CHARS: Final = 6
-"""To which a column may be cut: what is left of a word, and the dots."""
+_LEAST_CHARS: Final = 5
+"""To which words may be cut: the dots, and what is left at their end."""
 
 
 def terminal_columns() -> int:
@@ -23,8 +23,8 @@ def terminal_columns() -> int:
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, columns: int | None = None) -> str:
     """Makes a table with a line for the header and one for each row.
 
-    Numbers stand at the right of their column. A column in which nothing stands is left out. The widest columns
-    are cut until a line fits.
+    Numbers stand at the right of their column. A column in which nothing stands is left out. The widest words are
+    cut until a line fits; in their middle, since keys differ at their ends. Numbers are never cut.
 
     Args:
         header: What the columns are called.
@@ -35,16 +35,21 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, columns: i
     kept = [index for index, _ in enumerate(header) if not cells or any(row[index] for row in cells)]
     lines = [[row[index] for index in kept] for row in (list(header), *cells)]
     upright = list(zip(*lines, strict=True))
-    widths = _fitting([max(map(_width, column)) for column in upright], columns or terminal_columns())
     right = [_is_number(column[1:]) for column in upright]
+    wanted = [max(map(_width, column)) for column in upright]
+    widths = _fitting(wanted, right, columns or terminal_columns())
     return "".join(_line(line, widths, right) for line in lines)
 
 
-def _fitting(widths: list[int], columns: int) -> list[int]:
-    widths = list(widths)
-    room = columns - len(_GAP) * (len(widths) - 1)
-    while sum(widths) > room and max(widths) > _LEAST_CHARS:
-        widths[widths.index(max(widths))] -= 1
+def _fitting(wanted: Sequence[int], are_numbers: Sequence[bool], columns: int) -> list[int]:
+    widths = list(wanted)
+    words = [index for index, are_number in enumerate(are_numbers) if not are_number]
+    too_wide = sum(widths) - columns + len(_GAP) * (len(widths) - 1)
+    for _ in range(too_wide):
+        widest = max(words, key=widths.__getitem__, default=None)
+        if widest is None or widths[widest] <= _LEAST_CHARS:
+            break
+        widths[widest] -= 1
     return widths
 
 
@@ -55,11 +60,26 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 
 def _placed(cell: str, width: int, is_right: bool) -> str:
     if _width(cell) > width:
-        while _width(cell) > width - len(_CUT):
-            cell = cell[:-1]
-        cell += _CUT
+        cell = _cut(cell, width)
     blanks = " " * (width - _width(cell))
     return blanks + cell if is_right else cell + blanks
+
+
+def _cut(text: str, width: int) -> str:
+    """Leaves out the middle: a third of what is shown is the beginning."""
+    head = tail = ""
+    for char in text:
+        if _width(head + char) > (width - len(_CUT)) // 3:
+            break
+        head += char
+    for char in reversed(text):
+        if _width(head + char + tail) > width - len(_CUT):
+            break
+        tail = char + tail
+    # A mark whose letter is left out would stand on the dots.
+    while tail and unicodedata.combining(tail[0]):
+        tail = tail[1:]
+    return f"{head}{_CUT}{tail}"
 
 
 def _width(text: str) -> int:
@@ -72,16 +92,3 @@ def _width(text: str) -> int:
 
 def _is_number(cells: Sequence[str]) -> bool:
     return all(cell == "" or cell[0] in "-0123456789" for cell in cells)
-
-
-def peer_words(peer: Peer | None) -> str:
-    """Names a peer; empty if there is none."""
-    return "" if peer is None else printable(f"{peer.name} {peer.pid} on {peer.host}")
-
-
-def size(value: int) -> str:
-    """Spells bytes, in the largest unit of which there is one."""
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (1024, "KiB")):
-        if value >= unit:
-            return f"{value / unit:.3g} {name}"
-    return f"{value} B"

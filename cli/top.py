@@ -11,7 +11,8 @@ import typer
 
 from forebay.wire.plain_json import json_line
 
-from .inspector import Conversation, Inspector, JsonOption, asks_daemon
+from .inspector import Conversation, Inspector, asks_daemon
+from .json_option import JsonOption
 from .live.frame import Shown, plain_frame
 from .table import terminal_columns
 

@@ -12,14 +12,15 @@ import msgspec
 import typer
 
 from forebay.orchestrator_client.timeline import Bar, check_timeline
-from forebay.wire import SettingError, Status, printable
+from forebay.wire import Moment, SettingError, Status, printable
 from forebay.wire.lives import past_of
 from forebay.wire.plain_json import json_line
 
+from .history import Clock, Reading, read_all, unbroken
 from .inspector import Conversation, Inspector, asks_daemon
-from .told_history import ToldHistory, ask_history
 from .tracing.events import trace_of
 from .tracing.excerpt import Excerpt, last_of
+from .words import age, counted
 
 _STDOUT: Final = "-"
 _TELL_AFTER_S: Final = 1.0
@@ -49,20 +50,21 @@ def trace(
     if png is not None:
         check_timeline(png, _PNG)
     merged = {file.name: read_bars(file) for file in merge or ()}
-    status, history = inspector.talk(_ask)
-    excerpt = last_of(past_of(history.moments, history.now_s), last, seconds)
+    status, moments, clock = inspector.talk(_ask)
+    excerpt = last_of(past_of(moments, clock.now_s), last, seconds)
     _write(out, json_line(trace_of(excerpt, status, merged)))
-    sys.stderr.write(f"{_summary(excerpt, history, out)}\n")
+    sys.stderr.write(f"{_summary(excerpt, moments, out)}\n")
     if png is not None:
         from .tracing.picture import draw_trace
 
         draw_trace(excerpt, merged, _title(excerpt, status), png)
 
 
-async def _ask(daemon: Conversation) -> tuple[Status, ToldHistory]:
+async def _ask(daemon: Conversation) -> tuple[Status, Sequence[Moment], Clock]:
     # First, so that what it tells of and the history does not is older than the history.
     status = await daemon.status()
-    return status, await ask_history(daemon, _Progress().tell)
+    moments, clock = await read_all(daemon, Reading(), _Progress().tell)
+    return status, unbroken(moments), clock
 
 
 class _Progress:
@@ -114,19 +116,20 @@ def _write(out: str, text: str) -> None:
         ) from error
 
 
-def _summary(excerpt: Excerpt, history: ToldHistory, out: str) -> str:
+def _summary(excerpt: Excerpt, moments: Sequence[Moment], out: str) -> str:
     words = _extent(excerpt) if out == _STDOUT else f"{printable(out)}: {_extent(excerpt)}"
     known = len(excerpt.past.lives)
     if len(excerpt.lives) < known:
         words += f", of {known} that are known"
-    if history.has_forgotten:
-        count = history.moments[0].number - 1
-        words += f"; the daemon has forgotten the {count} moments before (remembered_events)"
+    forgotten = moments[0].number - 1 if moments else 0
+    if forgotten:
+        words += f"; the daemon has forgotten the {forgotten} moments before (remembered_events)"
     return words
 
 
 def _extent(excerpt: Excerpt) -> str:
-    return f"{len(excerpt.lives)} micro-batches of the last {excerpt.past.now_s - excerpt.began_at:.3g} s"
+    many = counted(len(excerpt.lives), "micro-batch", "micro-batches")
+    return f"{many} of the last {age(excerpt.past.now_s - excerpt.began_at)}"
 
 
 def _title(excerpt: Excerpt, status: Status) -> str:

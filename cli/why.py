@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import typer
@@ -14,16 +14,17 @@ from forebay.wire.plain_json import json_line
 
 from .events import as_object, moment_words
 from .history import Clock, Reading, read_all
-from .inspector import Conversation, Inspector, JsonOption, asks_daemon, complete_queue
+from .inspector import Conversation, Inspector, asks_daemon
+from .json_option import JsonOption
+from .names import InQueueOption, KeyArgument
 from .stories import Case, Seen, judge
 from .words import age, paragraph, quoted
 
-QueueOption = Annotated[str, typer.Option(help="its queue", autocompletion=complete_queue)]
 _UNKNOWN = (Case.NEVER_OFFERED, Case.OTHER_QUEUE)
 
 
 @asks_daemon()
-def why(inspector: Inspector, key: str, queue: QueueOption = "train", json: JsonOption = False) -> None:
+def why(inspector: Inspector, key: KeyArgument, queue: InQueueOption = "train", json: JsonOption = False) -> None:
     """Tell one micro-batch's story, and what it waits for."""
     seen, clock = inspector.talk(lambda daemon: look(daemon, queue, key))
     sys.stdout.write(json_line(_object(seen, clock)) if json else "".join(_lines(seen, clock)))

@@ -1,13 +1,14 @@
-"""Names, times and paragraphs as people read them; nothing that a peer said can drive the terminal."""
+"""Names, sizes, times and paragraphs as people read them; nothing that a peer said can drive the terminal."""
 
 from __future__ import annotations
 
 import textwrap
 
-from forebay.wire import Peer, on_one_line, printable
+from forebay.wire import GIB, MIB, Peer, on_one_line, printable
 
-from .table import peer_words, terminal_columns
+from .table import terminal_columns
 
+_SIZES = ((GIB, "GiB"), (MIB, "MiB"), (1024, "KiB"))
 _UNITS = ((172_800, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "min"))
 """From how many seconds on a unit is used, its seconds, and its name."""
 
@@ -20,6 +21,14 @@ def age(seconds: float) -> str:
     if seconds >= 10:
         return f"{seconds:.0f} s"
     return f"{seconds:.1f} s" if seconds >= 1 else f"{max(seconds, 0.0) * 1000:.0f} ms"
+
+
+def size(nbytes: int) -> str:
+    """Spells bytes, in the largest unit of which there is one."""
+    for unit, name in _SIZES:
+        if nbytes >= unit:
+            return f"{nbytes / unit:.4g} {name}"
+    return f"{nbytes} B"
 
 
 def quoted(name: str) -> str:
@@ -39,7 +48,7 @@ def named(peer: Peer | None, otherwise: str = "somebody") -> str:
         return otherwise
     if not peer.pid:  # a daemon that was restarted knows of it by its lock alone
         return printable(peer.name)
-    return peer_words(peer)
+    return printable(f"{peer.name} pid {peer.pid} on {peer.host}")
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:

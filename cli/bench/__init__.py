@@ -17,7 +17,10 @@ from .soak import soak
 __all__ = ["bench"]
 
 bench = typer.Typer(
-    help="Run benchmarks; progress goes to standard error.", no_args_is_help=True, rich_markup_mode=None
+    help="Run benchmarks; progress goes to standard error.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 for _command in (queue, overlap, ingest, codecs, handoff, small, idle, soak):
     bench.command(_command.__name__)(_command)

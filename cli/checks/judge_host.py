@@ -8,8 +8,9 @@ from pathlib import Path
 
 from forebay.wire.errors import printable
 
+from ..words import size
 from .findings import Jax, Logout, SelfTest, Versions
-from .line import Line, fail, ok, size, warn
+from .line import Line, fail, ok, warn
 
 
 def judge_logout(found: Logout) -> Line:

@@ -7,8 +7,9 @@ from typing import Final
 from forebay.shm.memory import AT_START
 from forebay.wire.limits import MIB
 
+from ..words import size
 from .findings import HugePages, Nodes, Room, Swap
-from .line import Line, fail, ok, size, warn
+from .line import Line, fail, ok, warn
 
 DAEMON_BYTES: Final = 100 * MIB
 """Private memory that a daemon has in use, at most, as measured; the setting max_private_bytes is its bound."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from forebay.wire.errors import printable
 
+from ..words import age
 from .findings import Address, At, Running
 from .line import Line, fail, ok, warn
 
@@ -33,7 +34,7 @@ def judge_running(found: Running, *, before_start: bool) -> Line:
         words = f"{who} has the pool, but at its endpoint answers one with the pool {printable(found.answer.pool)}"
         return fail("daemon", words, "give each daemon a pool and endpoints of its own")
     doing = "ending" if found.answer.is_draining else "serving"
-    return ok("daemon", f"{who} is {doing}, up {found.answer.uptime_s:.0f} s")
+    return ok("daemon", f"{who} is {doing}, up {age(found.answer.uptime_s)}")
 
 
 def _judge_obstacle(found: Running, who: str) -> Line:

@@ -74,14 +74,3 @@ def is_bad(lines: Iterable[Line], *, strict: bool = False) -> bool:
     """
     bad = {Verdict.FAIL, Verdict.WARN} if strict else {Verdict.FAIL}
     return any(line.verdict in bad for line in lines)
-
-
-_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
-
-
-def size(nbytes: int) -> str:
-    """Says how many bytes, for people."""
-    for unit, factor in _UNITS:
-        if nbytes >= factor:
-            return f"{nbytes / factor:.4g} {unit}"
-    return f"{nbytes} bytes"

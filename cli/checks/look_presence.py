@@ -10,9 +10,11 @@ from typing import Final
 
 from forebay.shm.locks import LockNote, is_held, read_note
 from forebay.shm.pool import LOCK_NAME
-from forebay.wire.errors import ForebayError, SettingError
+from forebay.wire.errors import ForebayError, SettingError, printable
 from forebay.wire.settings import check_endpoint
 
+from ..find_daemon import to_dial
+from ..words import named
 from .case import Case, may_enter
 from .findings import Address, Answer, At, Running
 from .line import without_remedy
@@ -36,7 +38,7 @@ def running_daemon(case: Case) -> Running:
     if is_guarded and not os.environ.get("FOREBAY_CLIENT_KEY_FILE"):
         return Running(pool, True, holder, silence=_NO_CLIENT_KEYS, was_asked=False)
     try:
-        answer = _ask(_to_dial(settings.control_endpoint), _ASK_BEFORE_START_S if case.before_start else _ASK_S)
+        answer = _ask(to_dial(settings.control_endpoint), _ASK_BEFORE_START_S if case.before_start else _ASK_S)
     except ForebayError as error:
         return Running(pool, True, holder, silence=without_remedy(error))
     return Running(pool, True, holder, answer)
@@ -46,21 +48,13 @@ def _ask(endpoint: str, timeout_s: float) -> Answer:
     from ..inspector import Inspector
 
     status = Inspector("doctor", endpoint=endpoint, timeout_s=timeout_s).status()
-    peer = status.peer
-    who = f"{peer.name} pid {peer.pid} on {peer.host}"
-    return Answer(who, status.software, status.uptime_s, status.draining, status.pool)
-
-
-def _to_dial(address: str) -> str:
-    kind, _, place = address.partition("://")
-    host, _, port = place.rpartition(":")
-    return f"{kind}://127.0.0.1:{port}" if kind == "tcp" and host in _ANY_HOST else address
+    return Answer(named(status.peer), status.software, status.uptime_s, status.draining, status.pool)
 
 
 def _words(note: LockNote | None) -> str:
     if note is None:
         return ""
-    return f"{note.peer.name} pid {note.peer.pid} on {note.peer.host} since {note.since}"
+    return f"{named(note.peer)} since {printable(note.since)}"
 
 
 def look_at_address(case: Case, setting: str) -> Address:
@@ -140,4 +134,4 @@ def _holder(case: Case, address: str) -> str:
     except SettingError:  # another check says so
         keys = None
     with zmq.Context() as context:
-        return who_holds(context, _to_dial(address), keys)
+        return who_holds(context, to_dial(address), keys)

@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 from forebay.wire import SlotStatus, Status, on_one_line, printable
 
 from ..queues import queue_table
-from ..status import spell_s
-from ..table import peer_words, size, table
+from ..slots import slot_table
+from ..status import mood
+from ..words import age, counted, size
 from .view import View
 
-_SLOTS: Final = ("slot", "state", "queue", "key", "bytes", "age s", "with", "held s")
 _KEYS: Final = "q quit  p pause  s sort by {sort}  r reverse  arrows PgUp PgDn scroll  h help"
 _HELP: Final = (
     "q            quit",
@@ -144,35 +144,24 @@ def _left_out(first: int, rows: int, slots: int) -> str:
 
 def _daemon(shown: Shown) -> Iterator[Line]:
     status = shown.status
-    words = f"daemon {status.peer.pid} on {printable(status.peer.host)}, up {spell_s(status.uptime_s)}"
+    words = f"daemon {status.peer.pid} on {printable(status.peer.host)}, up {age(status.uptime_s)}"
     if shown.away:
         yield Line(on_one_line(f"{words}: {shown.away}"), Kind.ALARM)
     else:
-        yield Line(f"{words}, {', '.join(_mood(status))}", Kind.TITLE)
-    yield Line(f"{shown.rates or 'rates not known yet'}; {status.waiting_offers} offers wait")
+        yield Line(f"{words}, {mood(status)}{_memory(status)}", Kind.TITLE)
+    waiting = counted(status.waiting_offers, "offer waits", "offers wait")
+    yield Line(f"{shown.rates or 'rates not known yet'}; {waiting}")
 
 
-def _mood(status: Status) -> Iterator[str]:
-    yield "stopping" if status.stopping else "draining" if status.draining else "serving"
-    if status.paused:
-        yield "all paused"
-    if status.private_bytes:
-        bound = f" of {size(status.max_private_bytes)}" if status.max_private_bytes else ""
-        yield f"{size(status.private_bytes)}{bound} private"
+def _memory(status: Status) -> str:
+    if not status.private_bytes:
+        return ""
+    bound = f" of {size(status.max_private_bytes)}" if status.max_private_bytes else ""
+    return f", {size(status.private_bytes)}{bound} private"
 
 
 def _slots(slots: Sequence[SlotStatus], columns: int) -> list[Line]:
-    return _lines(table(_SLOTS, map(_slot, slots), columns=columns))
-
-
-def _slot(slot: SlotStatus) -> tuple[object, ...]:
-    filled = f" {slot.received_bytes / slot.expected_bytes:.0%}" if slot.expected_bytes else ""
-    return (
-        *(slot.index, f"{slot.state}{filled}", slot.queue or "-", slot.key or "-"),
-        *(size(slot.payload_bytes) if slot.key else "-", f"{slot.age_s:.1f}" if slot.key else "-"),
-        peer_words(slot.holder or slot.sender) or "-",
-        f"{slot.held_s:.1f}" if slot.holder else "-",
-    )
+    return _lines(slot_table(slots, columns=columns, empty="-"))
 
 
 def _queues(status: Status, columns: int) -> list[Line]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from forebay.wire import OfferStatus, Peeked, SlotStatus, Status
 
-from ..table import size
-from ..words import age, counted, named, quoted
-from .diagnosis import SILENT_S, Fault, Finding, diagnose, held, silence
+from ..words import age, counted, named, quoted, size
+from .diagnosis import HOLDING_UP, SILENT_S, Finding, diagnose, held, silence
 from .seen import Case, Judgement, Seen
 
 _SLOW_S = 10.0
@@ -40,16 +39,10 @@ def _offer_of(seen: Seen) -> tuple[int, OfferStatus | None]:
     return -1, None
 
 
-_HOLD_UP = frozenset(
-    {Fault.PAUSED, Fault.NO_TRAINER, Fault.NOT_BACK, Fault.HOLDS_ALL, Fault.BUSY, Fault.NOT_OFFERED, Fault.SILENT}
-    | {Fault.QUARANTINED}
-)
-
-
 def _holding_up(seen: Seen) -> Finding | None:
     """Returns what keeps the slots from becoming free, if anything does."""
     queues = {slot.queue for slot in seen.status.slots if slot.key} | {""}
-    return next((one for one in diagnose(seen.status) if one.fault in _HOLD_UP and one.queue in queues), None)
+    return next((one for one in diagnose(seen.status) if one.fault in HOLDING_UP and one.queue in queues), None)
 
 
 def _holders(status: Status) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterator
+from typing import Final
 
 from forebay.wire import QueueStatus, SlotStatus, Status
 
-from ..table import size
-from ..words import age, counted, listed, named, quoted
+from ..words import age, counted, listed, named, quoted, size
 
 SILENT_S = 3.0
 """Seconds without a byte after which a sender is called silent: also a slow link brings a chunk sooner."""
@@ -44,6 +44,13 @@ class Fault(enum.StrEnum):
     HANDSHAKES = "handshakes"
 
 
+HOLDING_UP: Final = frozenset(
+    {Fault.PAUSED, Fault.NO_TRAINER, Fault.NOT_BACK, Fault.HOLDS_ALL, Fault.BUSY, Fault.NOT_OFFERED, Fault.SILENT}
+    | {Fault.QUARANTINED}
+)
+"""What keeps slots from becoming free."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
     """Something that keeps micro-batches from getting on.
@@ -70,7 +77,7 @@ def diagnose(status: Status) -> list[Finding]:
     for queue in status.queues:
         found += _of_queue(queue, status)
     found += _of_slots(status)
-    found += _of_offers(status)
+    found += _of_offers(status, is_explained=any(one.fault in HOLDING_UP for one in found))
     found += _of_bounds(status)
     return found
 
@@ -199,13 +206,14 @@ def silence(slot: SlotStatus) -> str:
     )
 
 
-def _of_offers(status: Status) -> Iterator[Finding]:
+def _of_offers(status: Status, *, is_explained: bool) -> Iterator[Finding]:
     first = next(iter(status.offers), None)
     if first is None or first.waits_s < SOON_S:
         return
     words = f"{counted(status.waiting_offers, 'offer waits', 'offers wait')} for a slot, the first for"
     words += f" {age(first.waits_s)}, refused in {age(first.left_s)}: {held(status)}"
-    yield Finding(Fault.WAITING, words, "give the pool more slots (slots), or end what holds them", first.queue)
+    remedy = "mend what is told above" if is_explained else "see what holds them (forebay slots)"
+    yield Finding(Fault.WAITING, words, f"{remedy}, or give the pool more slots (slots)", first.queue)
 
 
 def held(status: Status) -> str:

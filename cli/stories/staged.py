@@ -12,10 +12,8 @@ from .seen import Case, Judgement, Seen
 def ready(seen: Seen, peeked: Peeked) -> Judgement:
     """Judges one whose bytes are all in a slot."""
     if peeked.slot_state == "QUARANTINED":
-        words = (
-            f"{named(peeked.holder, 'its trainer')} let go of slot {peeked.slot} with it, and its process still"
-        )
-        words += " holds its lock: the slot is QUARANTINED until the process is gone"
+        words = f"slot {peeked.slot} with it was let go of by {named(peeked.holder, 'its trainer')}, whose process"
+        words += " still holds its lock: the slot is QUARANTINED until the process is gone"
         return Judgement(Case.QUARANTINED, words, "end that process; it is READY again then, in its old place")
     if peeked.slot_state == "LENT":
         return _lent(seen, peeked)

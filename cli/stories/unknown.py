@@ -22,7 +22,7 @@ def unknown(seen: Seen) -> Judgement:
     if seen.own:
         last = seen.own[-1]
         words = f"it is over, and its end is forgotten: it was {last.event} {seen.ago(last)}"
-        return Judgement(Case.FORGOTTEN, words, "remembered_keys says how many ends are kept")
+        return Judgement(Case.FORGOTTEN, words, "raise remembered_keys to have more ends kept")
     others = list(dict.fromkeys(moment.queue for moment in seen.moments))
     if others:
         words = f"queue {quoted(seen.queue)} never had it; it was offered to {listed(others)}"

@@ -28,7 +28,7 @@ CASES: dict[str, tuple[Status, Fault, tuple[str, ...]]] = {
     "no trainer": (
         of(trainer=None, ready=("a", "b"), last_trainer=TRAINER, gone_s=200.0),
         Fault.NO_TRAINER,
-        ("2 micro-batches READY and no trainer", "trainer 42 on gpu was gone 3 min ago"),
+        ("2 micro-batches READY and no trainer", "trainer pid 42 on gpu was gone 3 min ago"),
     ),
     "not back": (of(trainer=UNKNOWN, ready=("a",)), Fault.NOT_BACK, ("has not come back",)),
     "holds all": (of(*LENT), Fault.HOLDS_ALL, ("holds all 2 slots, the first for 30 s",)),
@@ -107,6 +107,13 @@ def test_a_step_that_holds_senders_up_names_its_trainer_before_it_is_long() -> N
     held_up = of(slot(0, "READY", "a"), ready=("a",), on_device=("d",), on_device_s=(17.0,), offers=(offer("k"),))
     busy, waiting = diagnose(held_up)
     assert busy.fault is Fault.BUSY
-    assert "trainer 42 on gpu" in busy.words
+    assert "trainer pid 42 on gpu" in busy.words
     assert "has 'd' on its device, for 17 s" in busy.words
     assert waiting.fault is Fault.WAITING
+    assert waiting.remedy.startswith("mend what is told above")
+
+
+def test_offers_that_nothing_else_explains_send_the_reader_to_the_slots() -> None:
+    (waiting,) = diagnose(of(slot(0, "LENT", "a", holder=TRAINER), offers=(offer("k"),)))
+    assert waiting.fault is Fault.WAITING
+    assert waiting.remedy.startswith("see what holds them")

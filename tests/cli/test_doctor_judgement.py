@@ -25,7 +25,7 @@ from forebay.cli.checks.findings import (
     User,
     Versions,
 )
-from forebay.cli.checks.line import Line, Verdict, failed_by, is_bad, size
+from forebay.cli.checks.line import Line, Verdict, failed_by, is_bad
 from forebay.shm import LAYOUT_VERSION
 from forebay.wire import GIB, MIB, SettingError
 
@@ -348,10 +348,3 @@ def test_warnings_count_only_where_that_is_asked_for(
 ) -> None:
     lines = [Line("x", verdict, "y") for verdict in verdicts]
     assert (is_bad(lines), is_bad(lines, strict=True)) == (plain, strict)
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "words"), [(0, "0 bytes"), (2048, "2 KiB"), (3 * MIB // 2, "1.5 MiB"), (GIB, "1 GiB")]
-)
-def test_sizes_are_told_for_people(nbytes: int, words: str) -> None:
-    assert size(nbytes) == words

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from forebay.cli.events import as_object, moment_words
-from forebay.cli.history import Clock, Reading, read_all, read_last
+from forebay.cli.history import Clock, Reading, read_all, read_last, unbroken
 from forebay.daemon.history import History
-from forebay.wire import Event, Events, GetEvents, Moment
+from forebay.wire import MAX_MOMENTS, Event, Events, GetEvents, Moment
 
 
 class FakeDaemon:
     """Answers from a history as a daemon does, but in short pages."""
 
-    def __init__(self, count: int, limit: int = 10_000, epoch: str = "one") -> None:
-        self.history = History(limit)
-        self.epoch = epoch
+    def __init__(
+        self,
+        count: int,
+        limit: int = 10_000,
+        epoch: str = "one",
+        *,
+        before_page: Callable[[FakeDaemon, int], None] = lambda *_: None,
+    ) -> None:
+        self.epoch, self.limit, self.asked = epoch, limit, 0
+        self._before_page = before_page
+        self.start(count)
+
+    def start(self, count: int) -> None:
+        self.history = History(self.limit)
         self.happen(count)
 
     def happen(self, count: int) -> None:
@@ -28,10 +39,18 @@ class FakeDaemon:
             self.history.note(float(number), Event.READY, {"queue": "train", "key": f"k{number % 2}"})
 
     async def ask(self, request: GetEvents, *_: Any, **__: Any) -> Events:
+        self._before_page(self, self.asked)
+        self.asked += 1
         after = self.history.last if request.after < 0 else request.after
         told = self.history.after(after, request.limit, queue=request.queue, key=request.key)
         moments, last = told
-        return Events(moments=moments, last=last, oldest=self.history.oldest, now_s=5000.0, epoch=self.epoch)
+        return Events(
+            moments=moments,
+            last=last,
+            oldest=self.history.oldest,
+            now_s=float(self.history.last),
+            epoch=self.epoch,
+        )
 
 
 def numbers(moments: Sequence[Moment]) -> list[int]:
@@ -41,6 +60,48 @@ def numbers(moments: Sequence[Moment]) -> list[int]:
 def test_all_pages_are_read() -> None:
     moments, _ = asyncio.run(read_all(FakeDaemon(2500), Reading()))  # type: ignore[arg-type]
     assert numbers(moments) == list(range(1, 2501))
+
+
+@pytest.mark.parametrize("count", [0, 1, MAX_MOMENTS - 1, MAX_MOMENTS + 1, 3 * MAX_MOMENTS + 1])
+def test_not_one_page_more_is_read_than_it_takes(count: int) -> None:
+    told: list[int] = []
+    daemon = FakeDaemon(count)
+    moments, clock = asyncio.run(read_all(daemon, Reading(), told.append))  # type: ignore[arg-type]
+    assert numbers(moments) == list(range(1, count + 1))
+    assert clock.now_s == count
+    assert daemon.asked == len(told) == max(1, -(-count // MAX_MOMENTS))
+    assert told[-1] == count
+
+
+def test_a_daemon_that_is_busier_than_the_reader_does_not_keep_it_for_ever() -> None:
+    daemon = FakeDaemon(MAX_MOMENTS, before_page=lambda daemon, asked: daemon.happen(MAX_MOMENTS if asked else 0))
+    moments, clock = asyncio.run(read_all(daemon, Reading()))  # type: ignore[arg-type]
+    assert len(moments) <= 2 * MAX_MOMENTS
+    assert clock.now_s == moments[-1].at_s
+
+
+def test_behind_what_was_forgotten_between_two_pages_nothing_is_broken() -> None:
+    def go_on(daemon: FakeDaemon, asked: int) -> None:
+        if asked == 1:
+            daemon.happen(MAX_MOMENTS + 500)
+
+    daemon = FakeDaemon(MAX_MOMENTS + 900, limit=MAX_MOMENTS + 100, before_page=go_on)
+    moments, _ = asyncio.run(read_all(daemon, Reading()))  # type: ignore[arg-type]
+    assert [moment.words.split()[0] for moment in moments if moment.event == "missed"] == ["500"]
+    rest = numbers(unbroken(moments))
+    assert rest == list(range(2301, rest[-1] + 1))
+
+
+def test_of_a_daemon_that_restarts_between_two_pages_the_new_run_is_read_whole() -> None:
+    def restart(daemon: FakeDaemon, asked: int) -> None:
+        if asked == 1:
+            daemon.epoch = "two"
+            daemon.start(MAX_MOMENTS + 5)
+
+    daemon = FakeDaemon(MAX_MOMENTS + 900, before_page=restart)
+    moments, _ = asyncio.run(read_all(daemon, Reading()))  # type: ignore[arg-type]
+    assert [moment.event for moment in moments].count("restarted") == 1
+    assert numbers(unbroken(moments)) == list(range(1, MAX_MOMENTS + 6))
 
 
 def test_the_last_ones_are_the_last_ones() -> None:

@@ -104,10 +104,13 @@ def test_json_is_what_the_daemon_said(daemon: LocalDaemon) -> None:
 
     status = msgspec.json.decode(told("status"), type=Status)
     assert [queue.name for queue in status.queues] == ["train"]
-    slots = msgspec.json.decode(told("slots"), type=list[SlotStatus])
+    slots = msgspec.json.decode(told("slots"), type=dict[str, list[SlotStatus]])["slots"]
     assert len(slots) == 4
-    assert msgspec.json.decode(told("slots", "--queue", "train"), type=list[SlotStatus])[0].key == "key-1"
-    assert msgspec.json.decode(told("queues"), type=list[QueueStatus])[0].ready == ("key-1",)
+    assert (
+        msgspec.json.decode(told("slots", "--queue", "train"), type=dict[str, list[SlotStatus]])["slots"][0].key
+        == "key-1"
+    )
+    assert msgspec.json.decode(told("queues"), type=dict[str, list[QueueStatus]])["queues"][0].ready == ("key-1",)
 
 
 @pytest.mark.parametrize("more", [(), ("--timeout-s", "0.2")], ids=str)

@@ -48,7 +48,7 @@ CASES = {
     "never, and awaited": (
         seen(None, status(queues=(queue(waits_for=("k",), asks_s=30.0),))),
         Case.NEVER_OFFERED,
-        ("trainer 42 on gpu, waits for it for 30 s",),
+        ("trainer pid 42 on gpu, waits for it for 30 s",),
     ),
     "elsewhere": (
         seen(None, None, moment("offered", 9, queue="other")),
@@ -89,7 +89,11 @@ CASES = {
             ),
         ),
         Case.WAITS_FOR_SLOT,
-        ("'l0' with trainer 42 on gpu for 60 s", "holds all 2 slots, the first for 61 s", "look at the trainer"),
+        (
+            "'l0' with trainer pid 42 on gpu for 60 s",
+            "holds all 2 slots, the first for 61 s",
+            "look at the trainer",
+        ),
     ),
     "no slot: paused": (
         seen(OFFERED, status(*ALL_READY, queues=(queue(ready=("a", "b"), paused=True),), **WAITING)),
@@ -115,7 +119,7 @@ CASES = {
             ),
         ),
         Case.WAITS_FOR_SLOT,
-        ("'f' FILLING", "orchestrator 7 on there is silent for 9.0 s", "its lease ends in 21 s"),
+        ("'f' FILLING", "orchestrator pid 7 on there is silent for 9.0 s", "its lease ends in 21 s"),
     ),
     "no slot: nobody's fault": (
         seen(OFFERED, status(*ALL_READY, queues=(queue(ready=("a", "b"), asks_s=0.1),), **WAITING)),
@@ -135,7 +139,7 @@ CASES = {
     "filling": (
         filling(received_bytes=500, age_s=1.0, silent_s=0.1),
         Case.FILLING,
-        ("50% of 1000 B", "500 B/s from orchestrator 7 on there", "wait for the sender"),
+        ("50% of 1000 B", "500 B/s from orchestrator pid 7 on there", "wait for the sender"),
     ),
     "slow": (
         filling(received_bytes=100, age_s=20.0, silent_s=0.1),
@@ -145,7 +149,10 @@ CASES = {
     "silent": (
         filling(received_bytes=430, silent_s=8.0, lease_left_s=22.0),
         Case.SENDER_SILENT,
-        ("orchestrator 7 on there is silent for 8.0 s, at 43%; its lease ends in 22 s", "see whether it lives"),
+        (
+            "orchestrator pid 7 on there is silent for 8.0 s, at 43%; its lease ends in 22 s",
+            "see whether it lives",
+        ),
     ),
     "silent, and speaks": (
         seen(
@@ -161,7 +168,7 @@ CASES = {
     "no trainer": (
         seen(READY, status(queues=(queue(trainer=None, ready=("k",), last_trainer=TRAINER, gone_s=12.0),))),
         Case.NO_TRAINER,
-        ("slot 0 for 5.0 s", "trainer 42 on gpu was gone 12 s ago", "see why it ended"),
+        ("slot 0 for 5.0 s", "trainer pid 42 on gpu was gone 12 s ago", "see why it ended"),
     ),
     "no trainer, ever": (
         seen(READY, status(queues=(queue(trainer=None, ready=("k",)),))),
@@ -193,7 +200,11 @@ CASES = {
             ),
         ),
         Case.TRAINER_BUSY,
-        ("behind 2 others", "trainer 42 on gpu, has 'd' on its device, for 7.0 s, holds 'l'", "asks for no more"),
+        (
+            "behind 2 others",
+            "trainer pid 42 on gpu, has 'd' on its device, for 7.0 s, holds 'l'",
+            "asks for no more",
+        ),
     ),
     "next": (seen(READY, status(queues=(queue(ready=("k",), asks_s=0.1),))), Case.NEXT, ("any moment",)),
     "stopping": (
@@ -204,7 +215,7 @@ CASES = {
     "lent": (
         seen(peeked(State.READY, slot=0, slot_state="LENT", holder=TRAINER, held_s=40.0)),
         Case.LENT,
-        ("lent to trainer 42 on gpu for 40 s", "not on the device yet"),
+        ("lent to trainer pid 42 on gpu for 40 s", "not on the device yet"),
     ),
     "lent, device full": (
         seen(
@@ -217,12 +228,12 @@ CASES = {
     "quarantined": (
         seen(peeked(State.READY, slot=3, slot_state="QUARANTINED", holder=TRAINER)),
         Case.QUARANTINED,
-        ("trainer 42 on gpu let go of slot 3", "still holds its lock", "end that process"),
+        ("slot 3 with it was let go of by trainer pid 42 on gpu", "still holds its lock", "end that process"),
     ),
     "on device": (
         seen(peeked(State.ON_DEVICE, holder=TRAINER)),
         Case.ON_DEVICE,
-        ("on the device of trainer 42 on gpu for 5.0 s",),
+        ("on the device of trainer pid 42 on gpu for 5.0 s",),
     ),
     "consumed": (
         seen(

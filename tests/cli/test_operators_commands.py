@@ -187,6 +187,39 @@ def test_a_queue_that_is_not_there_is_unknown_and_those_that_are_are_named(daemo
     assert done.stderr == "forebay: no queue 'nope'; there is 'train'\n"
 
 
+def test_where_there_is_nothing_it_is_said(daemon: LocalDaemon) -> None:
+    assert cli("queues", to=daemon).stdout == "no queues\n"
+    assert "\nno queues\n" in cli("status", to=daemon).stdout
+    assert cli("events", "--key", "k", to=daemon).stdout == "nothing of that is remembered\n"
+    assert cli("events", "--key", "k", "--json", to=daemon).stdout == ""
+    assert cli("slots", "--queue", "train", to=daemon).returncode == ExitCode.UNKNOWN
+    tell(daemon, lambda client: client.advance(1))
+    assert cli("slots", "--queue", "train", to=daemon).stdout == "no slot holds anything of queue 'train'\n"
+    assert told("slots", "--queue", "train", to=daemon) == {"slots": []}
+    assert cli("queue", "train", to=daemon).stdout.endswith("\nno micro-batches\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("pause", ""), ("queue", ""), ("why", ""), ("slots", "--queue", ""), ("forget", "k", "--queue", "")],
+    ids=str,
+)
+def test_an_empty_name_is_refused_and_does_not_mean_all(daemon: LocalDaemon, command: tuple[str, ...]) -> None:
+    done = cli(*command, to=daemon)
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert "got an empty text" in done.stderr
+    assert told("resume", "other", to=daemon) == {"draining": False, "all_paused": False, "paused": []}
+
+
+def test_the_json_of_a_command_is_one_object_that_names_what_it_holds(daemon: LocalDaemon) -> None:
+    stage(daemon, "k")
+    status = told("status", to=daemon)
+    for part in ("slots", "queues"):
+        (name,) = found = told(part, to=daemon)
+        assert name == part
+        assert [set(one) for one in found[part]] == [set(one) for one in status[part]]
+
+
 def test_a_peek_shows_tree_leaves_and_values(daemon: LocalDaemon) -> None:
     stage(daemon, "k")
     shown = cli("peek", "k", "--stats", "--values", "ids[1,:4]", to=daemon).stdout
@@ -272,6 +305,13 @@ def test_a_drain_waits_until_nothing_is_left(daemon: LocalDaemon) -> None:
             waits.kill()
     assert waits.returncode == 0
     assert json.loads(out)["left"] == 0
+
+
+def test_a_time_to_wait_without_a_wait_is_refused_and_nothing_is_drained(daemon: LocalDaemon) -> None:
+    done = cli("drain", "--wait-s", "1", to=daemon)
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert "--wait" in done.stderr
+    assert not told("status", to=daemon)["draining"]
 
 
 @pytest.mark.parametrize(("said", "code"), [("n\n", ExitCode.FAILED), ("", ExitCode.USAGE)])

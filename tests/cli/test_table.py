@@ -6,7 +6,8 @@ import unicodedata
 
 import pytest
 
-from forebay.cli.table import size, table
+from forebay.cli.table import table
+from forebay.cli.words import size
 
 
 def columns(line: str) -> int:
@@ -22,7 +23,7 @@ def test_no_line_is_wider_than_it_may_be(key: str) -> None:
 
 def test_what_is_cut_is_marked_and_what_fits_is_whole() -> None:
     told = table(("key", "n"), [("k" * 30, 7), ("short", 1234)], columns=20)
-    assert told == "key                n\n" + "kkkkkkkkkkk...     7\n" + "short           1234\n"
+    assert told == "key                n\n" + "kkk...kkkkkkkk     7\n" + "short           1234\n"
 
 
 def test_a_column_in_which_nothing_stands_is_left_out_but_not_that_of_a_zero() -> None:
@@ -37,8 +38,28 @@ def test_a_cell_drives_no_terminal() -> None:
     assert table(("a",), [("\x1b[31m\n",)], columns=80).splitlines()[1] == "\\x1b[31m\\n"
 
 
+def test_keys_that_differ_at_their_end_differ_when_they_are_cut() -> None:
+    first, second = table(
+        ("key",), [("step-000001/micro-batch-000001",), ("step-000001/micro-batch-000002",)], columns=14
+    ).splitlines()[1:]
+    assert first.startswith("ste...")
+    assert first != second
+
+
+def test_numbers_are_never_cut() -> None:
+    assert table(("key", "bytes"), [("k" * 30, 123_456_789)], columns=12).splitlines()[1] == "...kk  123456789"
+
+
 @pytest.mark.parametrize(
-    ("value", "words"), [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1 << 20, "1 MiB"), (3 << 29, "1.5 GiB")]
+    ("value", "words"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1 KiB"),
+        (1 << 20, "1 MiB"),
+        (3 << 29, "1.5 GiB"),
+        ((1 << 30) - 1, "1024 MiB"),
+    ],
 )
 def test_a_size_is_spelled_in_the_largest_unit_that_it_has(value: int, words: str) -> None:
     assert size(value) == words

@@ -80,7 +80,7 @@ def test_what_the_daemon_holds_is_shown_as_it_changes(daemon: LocalDaemon, start
     screen = seen(start(daemon))
     assert "key-1" not in screen.text()
     stage(daemon, "key-1")
-    screen.until_seen(r"\n +\d+ +READY +train +key-1 ")
+    screen.until_seen(r"\n +\d+\.\d+ +READY +train +key-1 ")
     screen.until_seen(r"published \d+\.\d/s")
     assert len(screen.lines) == 24
     assert all(len(line.rstrip()) <= 80 for line in screen.lines)
@@ -96,7 +96,7 @@ def test_keys_scroll_sort_reverse_pause_help_and_quit(daemon: LocalDaemon, start
     screen.type(b"s")
     screen.until_seen("sort by age")
     screen.type(b"sssr")
-    screen.until_seen(r"held s\s*\n +19 ")
+    screen.until_seen(r"held s\s*\n *19\.\d+ ")
     screen.type(b"h")
     screen.until_seen("this help")
     screen.type(b"hp")
@@ -113,7 +113,7 @@ def test_keys_scroll_sort_reverse_pause_help_and_quit(daemon: LocalDaemon, start
 def test_a_terminal_that_changes_its_size_is_filled_anew(daemon: LocalDaemon, start: StartScreen) -> None:
     screen = seen(start(daemon, "--interval-s", "3600"))
     screen.resize(100, 40)
-    screen.until_seen(r"\n +19 +FREE")
+    screen.until_seen(r"\n *19\.\d+ +FREE")
     screen.type(b"q")
     screen.ended()
 
@@ -213,7 +213,7 @@ def test_without_a_terminal_one_plain_frame_is_printed(daemon: LocalDaemon) -> N
     done = run("--endpoint", daemon.control_endpoint)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
-    assert re.search(r"^ +\d+ +READY +train +key-1 ", done.stdout, re.MULTILINE)
+    assert re.search(r"^ +\d+\.\d+ +READY +train +key-1 ", done.stdout, re.MULTILINE)
     assert done.stdout.count("FREE") == 19
 
 

@@ -60,7 +60,7 @@ def words(shown: Shown, view: View | None = None, *, columns: int = 80, lines: i
 
 def shown_slots(shown: Shown, view: View, *, lines: int = 24) -> list[int]:
     rows = (line.split() for line in words(shown, view, lines=lines) if " key " in line)
-    return [int(row[0]) for row in rows if row[0].isdigit()]
+    return [int(row[0].partition(".")[0]) for row in rows if row[0][:1].isdigit()]
 
 
 # The frame.
@@ -69,8 +69,8 @@ def shown_slots(shown: Shown, view: View, *, lines: int = 24) -> list[int]:
 def test_sixteen_slots_and_a_queue_are_whole_at_80_by_24() -> None:
     lines = words(Shown(status(*SIXTEEN)))
     assert len(lines) == 24
-    assert lines[0] == "daemon 7 on here, up 1 min 15 s, serving"
-    assert [line.split()[0] for line in lines[4:20]] == [str(index) for index in range(16)]
+    assert lines[0] == "daemon 7 on here, up 75 s, serving"
+    assert [line.split()[0] for line in lines[4:20]] == [f"{index}.1" for index in range(16)]
     assert lines[20] == ""
     assert lines[21].split()[0] == "queue"
     assert lines[22].startswith("queue 0")

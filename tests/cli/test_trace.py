@@ -92,7 +92,7 @@ def test_what_is_ready_for_longer_than_the_history_reaches_back_is_counted(
     driver: Driver, sender: Sender, trainer: Trainer
 ) -> None:
     sender.stage("old")
-    first = len(history_of(driver).moments)
+    first = len(history_of(driver)[0])
     passes(driver, sender, trainer, "a")
     counters = of_kind(check_trace(trace_by(driver, first=first)), "C")
     assert [event["args"]["train"] for event in counters if event["name"] == "READY micro-batches"] == [1, 2, 1, 1]

@@ -13,9 +13,7 @@ from typer.testing import CliRunner
 
 from forebay.cli.app import app
 from forebay.cli.inspector import Inspector
-from forebay.cli.told_history import ToldHistory
 from forebay.orchestrator_client import Bar
-from forebay.wire import Status
 
 from ..daemon.ledger_driver import Driver
 from ..daemon.ledger_peers import Sender, Trainer
@@ -28,7 +26,7 @@ PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 @pytest.fixture
 def _told(monkeypatch: pytest.MonkeyPatch, driver: Driver, sender: Sender, trainer: Trainer) -> None:
     passes(driver, sender, trainer, "a", "b")
-    answer: tuple[Status, ToldHistory] = driver.status(), history_of(driver, 4)
+    answer = driver.status(), *history_of(driver, 4)
     monkeypatch.setattr(Inspector, "talk", lambda *_: answer)
 
 
@@ -39,7 +37,7 @@ def test_the_trace_is_written_and_summed_up_on_standard_error(tmp_path: Path) ->
     assert (done.exit_code, done.stdout) == (0, "")
     check_trace(json.loads(out.read_text()))
     assert done.stderr == (
-        f"{out}: 1 micro-batches of the last 4 s, of 2 that are known;"
+        f"{out}: 1 micro-batch of the last 4.0 s, of 2 that are known;"
         " the daemon has forgotten the 4 moments before (remembered_events)\n"
     )
 
@@ -67,7 +65,7 @@ def test_a_picture_is_drawn_of_it(tmp_path: Path) -> None:
 def test_a_picture_of_nothing_is_refused_and_the_trace_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: Driver
 ) -> None:
-    answer = driver.status(), history_of(driver)
+    answer = driver.status(), *history_of(driver)
     monkeypatch.setattr(Inspector, "talk", lambda *_: answer)
     out = tmp_path / "t.json"
     done = CliRunner().invoke(app, ["trace", "--out", str(out), "--png", str(tmp_path / "t.png")])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from forebay.cli.told_history import ToldHistory
+from forebay.cli.history import Clock
 from forebay.cli.tracing.events import trace_of
 from forebay.cli.tracing.excerpt import last_of
-from forebay.wire import Events, GetEvents
+from forebay.wire import Events, GetEvents, Moment
 from forebay.wire.lives import past_of
 from forebay.wire.plain_json import json_line
 
@@ -16,18 +17,18 @@ from ..daemon.ledger_driver import INSPECTOR, Driver, only
 from ..daemon.ledger_peers import Sender, Trainer
 
 
-def history_of(driver: Driver, first: int = 0) -> ToldHistory:
+def history_of(driver: Driver, first: int = 0) -> tuple[Sequence[Moment], Clock]:
     driver.heard(INSPECTOR)
     told = only(driver.say(INSPECTOR, GetEvents(id=driver.new_id())), Events)
-    return ToldHistory(told.moments[first:], told.now_s, told.epoch)
+    return told.moments[first:], Clock(told.now_s, 0.0)
 
 
 def trace_by(
     driver: Driver, *, first: int = 0, last: int = 1000, seconds: float | None = None, **merged: Any
 ) -> Any:
     """Returns the trace as it is written, of what is not forgotten."""
-    history = history_of(driver, first)
-    excerpt = last_of(past_of(history.moments, history.now_s), last, seconds)
+    moments, clock = history_of(driver, first)
+    excerpt = last_of(past_of(moments, clock.now_s), last, seconds)
     return json.loads(json_line(trace_of(excerpt, driver.status(), merged)))
 
 

@@ -124,7 +124,7 @@ def test_a_sender_that_stands_still_is_named_silent_with_the_end_of_its_lease(
         see(daemon, _is_silent)
         case, words = why(daemon, "k0")
         assert case == Case.SENDER_SILENT
-        assert f"orchestrator {sender.process.pid} on " in words
+        assert f"orchestrator pid {sender.process.pid} on " in words
         assert "its lease ends in" in words
         assert "is silent for" in ask(daemon, "status")
     finally:
