@@ -47,6 +47,7 @@ class ServiceManager:
         self._address = _address(self._name)
         self._ping_s = _ping_s(environment) if self._address else 0.0
         self._has_warned = False
+        self._is_deaf = False
         self.next_ping_at: float | None = 0.0 if self._ping_s else None
 
     def reserving(self, index: int, count: int, slot_bytes: int) -> None:
@@ -89,10 +90,14 @@ class ServiceManager:
         try:
             # A socket for each: nothing stays open, and whatever is wrong with one is over with it.
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-                sender.settimeout(longest_s)
+                # Once waited for in vain, it is not waited for again: many such waits would add up.
+                sender.settimeout(0.0 if self._is_deaf else longest_s)
                 sender.sendto("\n".join(lines).encode(errors="replace"), self._address)
         except OSError as error:
+            self._is_deaf = True
             self._warn(str(error))
+        else:
+            self._is_deaf = False
 
     def _warn(self, reason: str) -> None:
         if not self._has_warned:

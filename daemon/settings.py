@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -279,10 +280,18 @@ def read_settings_file(file: Path) -> dict[str, Any]:
         SettingError: It cannot be read, or names an unknown setting.
     """
     try:
-        values = tomllib.loads(file.read_text())
+        values = tomllib.loads(_text_of(file))
     except (OSError, ValueError, RecursionError) as error:
         raise SettingError(f"the settings file {file} cannot be read: {printable(str(error))}") from error
     unknown = sorted(values.keys() - {field.name for field in dataclasses.fields(Settings)})
     if unknown:
         raise SettingError(f"the settings file {file} names unknown settings", got=unknown)
     return values
+
+
+def _text_of(file: Path) -> str:
+    # Without waiting: nobody may ever write to a pipe, and a running daemon reads its settings again in its loop.
+    with open(file, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError("it is no regular file, and no link to one")
+        return stream.read()

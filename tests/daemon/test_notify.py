@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from forebay import local_daemon
+from forebay.daemon import notify
 from forebay.daemon.notify import ServiceManager
 from forebay.wire import MIB, Status
 
@@ -253,6 +254,17 @@ def test_sighup_applies_a_changed_file_and_refuses_a_wrong_one(start: StartDaemo
     assert (daemon.folder / "pool").exists()
 
 
+def test_a_pipe_in_the_place_of_the_file_holds_nobody_up(start: StartDaemon, path_manager: Manager) -> None:
+    daemon = start(path_manager)
+    path_manager.until("READY")
+    daemon.config.unlink()
+    os.mkfifo(daemon.config)
+    assert "settings not read again: " in (words := reload(daemon, path_manager))
+    assert "no regular file" in words
+    assert daemon.ask(lambda client: client.status())
+    stop(daemon)
+
+
 def test_a_flag_wins_over_the_file_also_when_that_is_read_again(start: StartDaemon, path_manager: Manager) -> None:
     daemon = start(path_manager, (*CLI, "--drain-s", "2.5"))
     path_manager.until("READY")
@@ -293,6 +305,22 @@ def test_a_manager_that_reads_nothing_holds_nobody_up_for_long(
     while not caplog.records:
         told.serving(1)
     assert "notify_failed" in caplog.text
+    deaf.close()
+
+
+def test_a_manager_that_was_waited_for_in_vain_is_told_without_waiting_until_it_reads_again(
+    shm_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf = Manager(str(shm_dir / "deaf"))
+    told = ServiceManager({"NOTIFY_SOCKET": deaf.name})
+    caplog.set_level(logging.WARNING, "forebay")
+    while not caplog.records:
+        told.serving(1)
+    monkeypatch.setattr(notify, "_LONGEST_SEND_S", 24 * 3600.0)
+    told.serving(2)  # one that waits is ended by the watchdog of these tests
+    assert deaf.pending()
+    told.serving(3)
+    assert deaf.pending() == [{"READY": "1", "STATUS": "serving with 3 slots"}]
     deaf.close()
 
 

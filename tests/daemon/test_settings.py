@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 from pathlib import Path
 from typing import Any
 
@@ -270,8 +271,10 @@ def test_a_file_that_is_no_toml_is_a_complaint_that_names_it(tmp_path: Path, con
     assert str(path) in complaint(caught)
 
 
-def test_a_file_that_is_missing_or_a_folder_is_a_complaint_that_names_it(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing.toml", tmp_path):
+def test_a_file_that_is_missing_or_a_folder_or_a_pipe_is_a_complaint_that_names_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (tmp_path / "missing.toml", tmp_path, pipe):
         with pytest.raises(SettingError) as caught:
             load_settings(environment={"FOREBAY_CONFIG": str(path)})
         assert str(path) in complaint(caught)
