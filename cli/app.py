@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from forebay.wire import ExitCode, ForebayError, exit_code
+
+from .streams import open_missing, say, with_output
 
 COMMANDS = (
     *("serve", "doctor", "status", "slots", "queues", "queue", "why", "peek", "events", "top", "trace"),
@@ -65,12 +66,17 @@ def _root() -> None:
 
 def main() -> int:
     """Runs the command line; returns the exit code, one of `ExitCode`."""
+    open_missing()
+    return with_output(_run)
+
+
+def _run() -> int:
     try:
         app(standalone_mode=True)
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else int(done.code is not None)
     except ForebayError as error:
-        sys.stderr.write(f"forebay: {error}\n")
+        say(str(error))
         return exit_code(error)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
