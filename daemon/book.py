@@ -36,6 +36,7 @@ from .waits import Waits
 EVENT_OF_STATE: Final = {state: Event(state) for state in MicroBatchState}
 """What the log says when a micro-batch gets there."""
 
+_SHORT_SHARE = 0.85
 _WITH_TRAINER = (SlotState.LENT, SlotState.QUARANTINED)
 
 
@@ -121,6 +122,17 @@ class Book:
         if batch.state is MicroBatchState.ON_DEVICE:
             return True
         return batch.slot >= 0 and self.slots[batch.slot].state in _WITH_TRAINER
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether little is left of the private memory that this process may have."""
+        return 0 < _SHORT_SHARE * self.settings.max_private_bytes < self.private_bytes
+
+    @property
+    def memory_words(self) -> str:
+        """How much private memory this process has, and may have."""
+        has, bound = self.private_bytes >> 20, self.settings.max_private_bytes >> 20
+        return f"the daemon has {has} MiB of private memory, and ends at {bound} MiB"
 
     @property
     def draining(self) -> bool:

@@ -13,7 +13,7 @@ from forebay.wire import (
     Attach,
     ControlRequest,
     GetEvents,
-    GetStatus,
+    Inspection,
     ProtocolError,
     TrainerRequest,
     decode_control_request,
@@ -88,7 +88,7 @@ class Hearing:
                 return True
             self._asked_what_happened.add(sender)
         # The longest answers to the shortest requests.
-        return isinstance(request, GetStatus | GetEvents) and self._executor.has_much_for(sender)
+        return isinstance(request, Inspection) and self._executor.has_much_for(sender)
 
     def _hear_trainer(self, sender: Address, request: TrainerRequest, now: float) -> Sequence[Action]:
         fault = holder_fault(self._pool, request.holder) if isinstance(request, Attach) else ""

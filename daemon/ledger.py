@@ -196,6 +196,11 @@ class Ledger:
                 self._operate(sender, request, now)
 
     def _inspect(self, sender: Address, request: Inspection, now: float) -> None:
+        if self._book.is_short_of_memory:
+            # The longest answers there are, and nobody tells whether those before were read.
+            words = f"{self._book.memory_words}; end inspectors that read nothing, or raise max_private_bytes"
+            self._book.out.refuse(sender, request.id, RefusalCode.TOO_MANY, words)
+            return
         match request:
             case GetStatus():
                 self._answers.status(sender, request, now)

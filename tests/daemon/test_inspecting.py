@@ -15,6 +15,9 @@ from forebay.wire import (
     Event,
     Events,
     GetEvents,
+    GetStatus,
+    Inspection,
+    Message,
     MicroBatchState,
     Moment,
     Peek,
@@ -22,6 +25,7 @@ from forebay.wire import (
     RefusalCode,
     Refused,
     Right,
+    Status,
     decode_manifest,
 )
 
@@ -326,3 +330,24 @@ def test_the_status_shows_who_said_something_last(driver: Driver) -> None:
     found = driver.status()
     heard = {peer.peer.name: peer.heard_s for peer in found.peers}
     assert (heard, found.peer_count) == ({"daemon": 0, "orchestrator": 3}, 2)
+
+
+@pytest.mark.parametrize("question", [GetStatus(), GetEvents(), Peek(queue="train", key="a")])
+def test_inspectors_get_no_long_answers_while_memory_is_short(question: Inspection) -> None:
+    driver = Driver(slots=2, max_private_bytes=1000)
+    sender = Sender(driver)
+    sender.stage("a")
+    driver.ledger.memory(851)
+    answer = only(driver.say(INSPECTOR, question), Refused)
+    assert answer.code is RefusalCode.TOO_MANY
+    assert "max_private_bytes" in answer.words
+    sender.stage("b")
+    driver.ledger.memory(850)
+    assert driver.ready() == ("a", "b"), "those who stage notice nothing"
+    assert isinstance(only(driver.say(INSPECTOR, question), Message), Status | Events | Peeked)
+
+
+def test_without_a_bound_memory_is_never_short() -> None:
+    driver = Driver(max_private_bytes=0)
+    driver.ledger.memory(1 << 40)
+    only(driver.say(INSPECTOR, GetStatus()), Status)

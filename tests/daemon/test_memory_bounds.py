@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,9 +31,11 @@ from forebay.wire import (
     GetStatus,
     Hello,
     MicroBatchState,
+    Peek,
     Peer,
     RefusalCode,
     Refused,
+    RefusedError,
     Status,
     decode_control_reply,
     encode_message,
@@ -173,6 +176,46 @@ def test_who_asks_a_thousand_times_at_once_what_happened_has_it_looked_up_a_few_
         dealer.send(question)
         assert isinstance(decode_control_reply(dealer.recv()), Events)
     assert_serves(daemon)
+
+
+def test_peers_that_look_at_much_and_read_nothing_end_no_daemon(log_file: Path) -> None:
+    tree = {"x": np.ones(9), "words": "w" * (900 << 10)}  # a static value: it travels in the manifest
+    with local_daemon(slots=2, slot_initial_bytes=MIB, log_file=log_file, max_private_bytes=400 * MIB) as daemon:
+
+        async def stage() -> None:
+            async with StagingClient(daemon.control_endpoint, timeout_s=PATIENCE_S) as client:
+                assert isinstance(await client.stage(tree, key="k", queue="q"), Staged)
+
+        asyncio.run(stage())
+        with contextlib.ExitStack() as stack:
+            dealers = [stack.enter_context(connected(daemon.control_endpoint, is_deaf=True)) for _ in range(6)]
+            for dealer in dealers:
+                said_hello(dealer)
+            request = encode_message(Peek(id=2, queue="q", key="k"))
+            while "code=too_many" not in log_file.read_text():
+                for dealer in dealers:
+                    dealer.send(request)
+                assert daemon.process.poll() is None, log_file.read_text()
+            assert_stages(daemon)
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_looked_at(daemon):
+            assert time.monotonic() < deadline, "memory never came back"
+
+
+def assert_stages(daemon: LocalDaemon) -> None:
+    async def main() -> None:
+        async with StagingClient(daemon.control_endpoint, timeout_s=PATIENCE_S) as client:
+            assert isinstance(await client.stage({"x": np.ones(9)}, key="good", queue="good"), Staged)
+
+    asyncio.run(main())
+
+
+def is_looked_at(daemon: LocalDaemon) -> bool:
+    try:
+        counters(daemon)
+    except RefusedError:
+        return False
+    return True
 
 
 def test_refusals_without_end_fill_no_log_and_are_counted_each(daemon: LocalDaemon, log_file: Path) -> None:
