@@ -128,7 +128,11 @@ def lock_fault(path: Path) -> str:
 def read_note(path: Path) -> LockNote | None:
     """Returns what the holder wrote, or None if it has not yet."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=LockNote)
+        fd = _open_to_look(path)
+        if fd is None:
+            return None
+        with open(fd, "rb") as file:
+            return msgspec.json.decode(file.read(), type=LockNote)
     except (OSError, msgspec.DecodeError, RecursionError):
         return None
 

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from forebay.wire import MIB, ShmFullError
+from forebay.wire import MIB, HostError, ShmFullError, printable
 
 from .cgroup import memory_limit
 
@@ -146,11 +146,18 @@ def taken_by(path: Path) -> int:
 
 
 def mount_point(folder: Path) -> Path:
-    """Returns the mount that a folder lies on."""
-    folder = folder.resolve()
-    while not folder.is_mount():
-        folder = folder.parent
-    return folder
+    """Returns the mount that a folder lies on.
+
+    Raises:
+        HostError: Its path leads nowhere: links in a circle, say, or a name that is too long.
+    """
+    try:
+        found = folder.resolve()
+        while not found.is_mount():
+            found = found.parent
+    except (OSError, RuntimeError) as error:  # the latter for a circle, before Python 3.13
+        raise HostError(f"nobody can tell where {folder} lies: {printable(str(error))}") from error
+    return found
 
 
 def touch_pages(memory: mmap.mmap) -> None:

@@ -41,7 +41,7 @@ def look_at_logout(case: Case) -> Logout:
         uid=uid,
         max_system_uid=int(limit[1]) if limit else _SYSTEM_UIDS,
         lingers=(case.root / "var/lib/systemd/linger" / (user_name(uid) or str(uid))).exists(),
-        is_concerned=case.pool.resolve().is_relative_to("/dev/shm"),
+        is_concerned=Path(os.path.realpath(case.pool)).is_relative_to("/dev/shm"),
     )
 
 

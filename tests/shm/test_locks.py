@@ -133,6 +133,7 @@ def test_what_is_no_regular_file_locks_nothing(path: Path, what: str) -> None:
     open_before = os.listdir("/proc/self/fd")
     wait_free(path)
     assert not is_held(path)
+    assert read_note(path) is None
     assert os.listdir("/proc/self/fd") == open_before
     for fd in fds:
         os.close(fd)

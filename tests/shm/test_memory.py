@@ -154,6 +154,14 @@ def test_the_mount_of_a_folder_is_found_through_folders_and_links(small_mount: P
     assert mount_point(Path("/dev/shm")) == Path("/dev/shm")
 
 
+def test_a_path_that_leads_nowhere_is_told_by_name(tmp_path: Path) -> None:
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    for folder in (circle, tmp_path / ("x" * 300)):
+        with pytest.raises(HostError, match="nobody can tell where"):
+            mount_point(folder)
+
+
 # --- touching ---
 
 
