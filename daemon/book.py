@@ -25,7 +25,7 @@ from .history import History
 from .ledger_settings import LedgerSettings
 from .measures import Measures
 from .micro_batch import MicroBatch
-from .outbox import Outbox
+from .outbox import Named, Outbox
 from .outcomes import Outcomes
 from .peers import Peers
 from .queues import Queues
@@ -103,7 +103,7 @@ class Book:
         """Tells whether a key, queue or attempt has an acceptable length."""
         return 0 < len(name.encode()) <= self.settings.limits.max_key_bytes
 
-    def named(self, queue: str, key: str) -> dict[str, str]:
+    def named(self, queue: str, key: str) -> Named:
         """Returns the names of a micro-batch for the log; none where they are too long to be kept."""
         return {"queue": queue, "key": key} if self.is_name(queue) and self.is_name(key) else {}
 

@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping
 
-from forebay.wire import Event, Moment, printable
+from forebay.wire import Event, Moment, on_one_line, printable
 
 _OF_THE_MOMENT = frozenset({"queue", "key", "slot", "generation", "peer", "pid", "host"})
 _MAX_WORDS = 400
@@ -132,4 +132,4 @@ def _integer(value: object) -> int:
 def _words(fields: Mapping[str, object]) -> Iterator[str]:
     for name, value in fields.items():
         if name not in _OF_THE_MOMENT and value not in (None, ""):
-            yield printable(value) if name in ("words", "reason") else f"{name}={printable(value)}"
+            yield on_one_line(str(value)) if name in ("words", "reason") else f"{name}={printable(value)}"

@@ -8,7 +8,17 @@ from collections.abc import Iterator
 import msgspec
 
 from forebay.shm import Envelope
-from forebay.wire import Events, GetEvents, MicroBatchState, Moment, Peek, Peeked, RefusalCode, printable
+from forebay.wire import (
+    Events,
+    GetEvents,
+    MicroBatchState,
+    Moment,
+    Peek,
+    Peeked,
+    RefusalCode,
+    Refused,
+    printable,
+)
 
 from .actions import Address, Reply
 from .book import Book
@@ -69,7 +79,8 @@ class Inspecting:
         if batch is None:
             key, queue = printable(request.key), printable(request.queue)
             words = f"no micro-batch {key!r} in queue {queue!r}: it was never offered there, or is forgotten"
-            self._book.out.refuse(sender, request.id, RefusalCode.UNKNOWN_KEY, words)
+            # Neither counted nor logged: nobody is refused anything, and whoever looks raises no alarm.
+            self._book.out.reply(sender, Refused(id=request.id, code=RefusalCode.UNKNOWN_KEY, words=words))
             return
         self._book.out.do(Reply(sender, self._peeked(batch, request.id, now)))
 

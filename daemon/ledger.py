@@ -59,6 +59,7 @@ from .ledger_settings import LedgerSettings
 from .lending import Lending
 from .micro_batch import FoundSlot
 from .operating import Operating
+from .outbox import Named
 from .rights import lacking
 from .staging import Staging
 from .staleness import Staleness
@@ -167,13 +168,14 @@ class Ledger:
         self._book.out.now = now
         words = lacking(client, request)
         if words:
-            about = self._book.named(request.queue, request.key) if isinstance(request, Offer) else {}
+            about = self._book.named(request.queue, request.key) if isinstance(request, Offer) else Named()
             self._book.out.refuse(sender, request.id, RefusalCode.NOT_ALLOWED, words, **about)
         elif isinstance(request, Hello):
             self._answers.hello(sender, request, now)
         elif not self._book.peers.hear(sender, now):
             words = "say hello first; the daemon may have restarted"
-            self._book.out.refuse(sender, request.id, RefusalCode.HELLO_FIRST, words)
+            # After a restart each peer is told so once: nothing is wrong.
+            self._book.out.refuse(sender, request.id, RefusalCode.HELLO_FIRST, words, level=Level.DEBUG)
         else:
             self._known_control(sender, request, now, client)
         return self._decided(now)

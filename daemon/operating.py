@@ -109,7 +109,7 @@ class Operating:
         batch = book.find(request.queue, request.key)
         refusal = self._reason_to_keep(batch, request)
         if refusal is not None:
-            book.out.refuse(sender, request.id, *refusal)
+            book.out.refuse(sender, request.id, *refusal, level=Level.INFO)
             return
         assert batch is not None
         state = batch.state

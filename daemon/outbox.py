@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TypedDict
 
 from forebay.shm import Outcome
 from forebay.wire import Event, Gone, Reached, RefusalCode, Refused
 
 from .actions import Action, Address, Level, Log, Reply, WriteOutcome
 from .history import History
+
+
+class Named(TypedDict, total=False):
+    """The names of a micro-batch, where they are told."""
+
+    queue: str
+    key: str
 
 
 class Outbox:
@@ -54,11 +62,12 @@ class Outbox:
         *,
         queue: str = "",
         key: str = "",
+        level: Level = Level.WARNING,
     ) -> None:
         """Refuses a request, for a micro-batch if one is named, and counts it."""
         self.counters[f"refused_{code}"] += 1
         about = {"queue": queue, "key": key} if key else {}
-        self.log(Level.WARNING, Event.REFUSE, code=code.value, words=words, **about)
+        self.log(level, Event.REFUSE, code=code.value, words=words, **about)
         self.reply(to, Refused(id=request_id, code=code, words=words))
 
     def log(self, level: Level, event: Event, **fields: object) -> None:

@@ -351,3 +351,20 @@ def test_without_a_bound_memory_is_never_short() -> None:
     driver = Driver(max_private_bytes=0)
     driver.ledger.memory(1 << 40)
     only(driver.say(INSPECTOR, GetStatus()), Status)
+
+
+# --- who looks raises no alarm ---
+
+
+def test_a_look_at_what_is_not_there_is_neither_counted_nor_told_to_others(driver: Driver) -> None:
+    before = driver.status().counters
+    only(driver.say(INSPECTOR, Peek(id=3, queue="train", key="k")), Refused)
+    assert driver.status().counters == before
+    assert moments(driver) == ()
+
+
+def test_words_of_a_refusal_are_told_whole_up_to_their_limit() -> None:
+    history = History(limit=3)
+    history.note(0.0, Event.REFUSE, {"words": "a" * 150 + "middle" + "z" * 150})
+    [moment], _ = history.after(0, 10)
+    assert "middle" in moment.words
