@@ -13,7 +13,7 @@ import typer
 
 from forebay.orchestrator_client.timeline import Bar, check_timeline
 from forebay.wire import Moment, SettingError, Status, printable
-from forebay.wire.lives import past_of
+from forebay.wire.life_reader import past_of
 from forebay.wire.plain_json import json_line
 
 from .history import Clock, Reading, read_all, unbroken

@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from forebay.wire import Events
-from forebay.wire.lives import Life, past_of
+from forebay.wire.life_reader import past_of
+from forebay.wire.lives import Life
 from forebay.wire.plain_json import json_line
 
 from .http_answers import Answer, Page, Request

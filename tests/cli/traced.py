@@ -10,7 +10,7 @@ from forebay.cli.history import Clock
 from forebay.cli.tracing.events import trace_of
 from forebay.cli.tracing.excerpt import last_of
 from forebay.wire import Events, GetEvents, Moment
-from forebay.wire.lives import past_of
+from forebay.wire.life_reader import past_of
 from forebay.wire.plain_json import json_line
 
 from ..daemon.ledger_driver import INSPECTOR, Driver, only

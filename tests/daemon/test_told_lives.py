@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from forebay.wire import Events, GetEvents
-from forebay.wire.lives import End, Life, Past, Phase, Span, in_slots, past_of
+from forebay.wire.life_reader import past_of
+from forebay.wire.lives import End, Life, Past, Phase, Span, in_slots
 
 from .ledger_driver import INSPECTOR, Driver, only
 from .ledger_peers import Sender, Trainer

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from forebay.wire import Moment
-from forebay.wire.lives import Life, Past, Span, in_slots, past_of
+from forebay.wire.life_reader import past_of
+from forebay.wire.lives import Life, Past, Span, in_slots
 
 NOW = 100.0
 PASSED = ((1, "offered"), (2, "filling"), (4, "ready"), (7, "lent"), (8, "released"), (8, "on_device"))
