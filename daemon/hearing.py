@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from forebay.shm import holder_fault
 from forebay.sockets import Endpoint, too_many_frames
@@ -27,6 +27,9 @@ from .server_sockets import ServerSockets
 
 T = TypeVar("T")
 
+_LOOKS_S: Final = 0.02
+"""Of one turn, for the questions of all inspectors: nobody who stages waits longer for them."""
+
 
 class Hearing:
     """Hears the peers of one daemon; for its loop alone.
@@ -44,6 +47,7 @@ class Hearing:
         self._sockets = sockets
         self._pool = pool
         self._asked_what_happened: set[Address] = set()
+        self._looks_s = 0.0
 
     def trainers(self) -> None:
         """Hears what has come from trainers, up to one turn's share."""
@@ -52,6 +56,7 @@ class Hearing:
     def others(self) -> None:
         """Hears what has come from orchestrators and inspectors, up to one turn's share."""
         self._asked_what_happened.clear()
+        self._looks_s = 0.0
         self._receive(Channel.CONTROL, self._sockets.control, decode_control_request, self._hear_control)
 
     def _receive(
@@ -72,7 +77,10 @@ class Hearing:
                 except ProtocolError as error:
                     perform(self._ledger.unreadable(sender, str(error)))
                 else:
-                    perform(handle(sender, request, time.monotonic()))
+                    now = time.monotonic()
+                    perform(handle(sender, request, now))
+                    if isinstance(request, Inspection):
+                        self._looks_s += time.monotonic() - now
         self._executor.flush()
 
     def _hear_control(self, sender: Address, request: ControlRequest, now: float) -> Sequence[Action]:
@@ -81,14 +89,18 @@ class Hearing:
         return self._ledger.control(sender, request, now, self._sockets.client_of(sender))
 
     def _can_wait(self, sender: Address, request: ControlRequest) -> bool:
-        """Whether a request is left unanswered, as its peer asks much in one turn: who still cares asks again."""
+        """Whether a question is left unanswered, as much is asked at once: who still cares asks again."""
+        if not isinstance(request, Inspection):
+            return False
+        if self._looks_s >= _LOOKS_S:
+            return True
         if isinstance(request, GetEvents):
             # Also one with a short answer may take a look at all that is kept.
             if sender in self._asked_what_happened:
                 return True
             self._asked_what_happened.add(sender)
         # The longest answers to the shortest requests.
-        return isinstance(request, Inspection) and self._executor.has_much_for(sender)
+        return self._executor.has_much_for(sender)
 
     def _hear_trainer(self, sender: Address, request: TrainerRequest, now: float) -> Sequence[Action]:
         fault = holder_fault(self._pool, request.holder) if isinstance(request, Attach) else ""
