@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sys
@@ -39,13 +38,21 @@ def with_output(run: Callable[[], int]) -> int:
             raise
         if error.errno != errno.EPIPE:  # whoever reads no more knows
             say(f"standard output cannot be written ({error.strerror})")
-        with open(os.devnull, "wb") as nowhere:  # what is left of it; Python writes that at its end
-            os.dup2(nowhere.fileno(), _OUTPUT)
+        _lead_nowhere(_OUTPUT)
         return ExitCode.FAILED
     return code
 
 
 def say(words: str) -> None:
     """Writes a line to standard error, if that takes it."""
-    with contextlib.suppress(OSError):
+    try:
         sys.stderr.write(f"forebay: {words}\n")
+        sys.stderr.flush()
+    except OSError:
+        _lead_nowhere(_ERRORS)
+
+
+def _lead_nowhere(number: int) -> None:
+    """Gives up a stream; Python writes what is left of it at its end, and would end with a code of its own."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), number)

@@ -22,6 +22,8 @@ def run(words: Sequence[str], redirections: str) -> subprocess.CompletedProcess[
         text=True,
         timeout=100,
         check=False,
+        # A stream that Python does not buffer fails earlier, and leaves nothing to be written at the end.
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
     )
 
 
