@@ -29,6 +29,7 @@ from .unit_file import FOLDER, UNITS, assignments, environment, values
 
 CONFINED = Path(__file__).with_name("confined.py")
 CONFIG = FOLDER / "forebay.toml"
+DOCTOR = FOLDER.parents[1] / "docs" / "doctor.md"
 NAMES = {field.name for field in dataclasses.fields(Settings)}
 MAX_EXPOSURE = 2.5
 """Of 10, as systemd-analyze counts it: that of a service which is open to the network can hardly be lower."""
@@ -110,6 +111,50 @@ def test_times_of_the_unit_are_above_those_of_the_daemon(unit: Path) -> None:
 @for_each_unit
 def test_a_wrong_setting_is_not_tried_again(unit: Path) -> None:
     assert values(unit, "RestartPreventExitStatus") == [str(ExitCode.USAGE.value)]
+
+
+@for_each_unit
+def test_the_doctor_of_the_unit_only_tells_and_the_docs_have_its_line(unit: Path) -> None:
+    (line,) = values(unit, "ExecStartPre")
+    assert line.startswith("-/"), "else its own exit status would count, and hide the daemon's"
+    docs = [*re.findall(r"^ExecStartPre=(.*)$", DOCTOR.read_text(), re.MULTILINE)]
+    assert docs == [line]
+
+
+@for_each_unit
+def test_of_a_wrong_setting_the_exit_status_that_counts_is_the_daemons(unit: Path, shm_dir: Path) -> None:
+    wrong = {"FOREBAY_POOL": str(shm_dir / "pool"), "FOREBAY_SLOTS": "0"}
+    assert exit_statuses(unit, wrong) == [ExitCode.FAILED, ExitCode.USAGE]
+
+
+@for_each_unit
+def test_beside_another_daemon_the_exit_status_that_counts_is_the_daemons(
+    unit: Path, shm_dir: Path, manager: Manager
+) -> None:
+    other = Daemon(shm_dir, environment={"NOTIFY_SOCKET": manager.name})
+    try:
+        manager.until("READY")
+        assert exit_statuses(unit, {"FOREBAY_CONFIG": str(other.config)}) == [ExitCode.FAILED, ExitCode.HELD]
+        stop(other)
+    finally:
+        other.process.kill()
+        other.process.wait()
+
+
+def exit_statuses(unit: Path, variables: dict[str, str]) -> list[int]:
+    """Of the doctor and the daemon: systemd goes on to the second as the first one's line has a dash."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+    return [run_command(values(unit, name), inherited | variables) for name in ("ExecStartPre", "ExecStart")]
+
+
+def run_command(lines: list[str], environment: dict[str, str]) -> int:
+    """Runs a unit's command, with this Python's Forebay in the place of the installed one."""
+    [line] = lines
+    before, name, words = line.partition("/usr/bin/env forebay ")
+    assert name
+    assert before in ("", "-")
+    command = [sys.executable, "-m", "forebay", *words.split()]
+    return subprocess.run(command, env=environment, check=False, timeout=60).returncode
 
 
 @for_each_unit
