@@ -179,6 +179,21 @@ def test_there_is_an_alert_for_each_thing_that_an_operator_has_to_know(about: st
     assert any(about in rule["expr"] for rule in alert_rules())
 
 
+@pytest.mark.parametrize("code", ["unknown_key", "hello_first"])
+def test_what_inspectors_look_for_in_vain_raises_no_alert(code: str) -> None:
+    [rule] = [rule for rule in alert_rules() if rule["alert"] == "ForebayRefusalsRise"]
+    [(label, operator, value)] = _MATCHER.findall(re.findall(r"\{([^}]*)\}", rule["expr"])[0])
+    assert (label, operator) == ("code", "!~")
+    assert re.fullmatch(value, code)
+    assert not re.fullmatch(value, "no_slot")
+
+
+def test_a_stopped_process_is_told_where_nothing_answers_and_not_where_its_loop_alone_does_not() -> None:
+    told = {rule["alert"]: rule["annotations"]["description"] for rule in alert_rules()}
+    assert "stopped" in told["ForebayDaemonDown"]
+    assert "stopped" not in told["ForebayLoopHangs"]
+
+
 def test_the_dashboard_shows_every_metric() -> None:
     shown = " ".join(target["expr"] for target in targets())
     missing = [metric.name for metric in METRICS if not re.search(rf"\b{metric.name}(_bucket|_sum)?\b", shown)]
