@@ -21,7 +21,7 @@ from .line import without_remedy
 
 _ASK_S: Final = 2.0
 _ASK_BEFORE_START_S: Final = 0.5
-_ANY_HOST: Final = ("*", "0.0.0.0", "[::]")
+_ANY_HOST: Final = ("*", "0.0.0.0")
 _NO_CLIENT_KEYS: Final = "it lets in clients with keys alone, and FOREBAY_CLIENT_KEY_FILE names none"
 
 
@@ -98,7 +98,7 @@ def _at_port(case: Case, setting: str, address: str) -> Address:
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     if port == "*" or not port.isdecimal() or host in {name for _, name in socket.if_nameindex()}:
         return Address(setting, address, At.NOBODY, is_certain=False)
-    error = _bind(host, int(port))
+    error = why_not_bound("0.0.0.0" if host in _ANY_HOST else host.strip("[]"), int(port))
     if error is None:
         return Address(setting, address, At.NOBODY)
     if error.errno != errno.EADDRINUSE:
@@ -108,13 +108,11 @@ def _at_port(case: Case, setting: str, address: str) -> Address:
     return Address(setting, address, At.OTHER, _holder(case, address))
 
 
-def _bind(host: str, port: int) -> OSError | None:
-    """Binds an address for a moment, as ZeroMQ would; it does not listen, so that nobody connects."""
-    name = "0.0.0.0" if host in _ANY_HOST[:2] else host.strip("[]")
+def why_not_bound(host: str, port: int) -> OSError | None:
+    """Binds an address for a moment, as a daemon would; it does not listen, so that nobody connects."""
     try:
-        family, _, _, _, place = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
-            0
-        ]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, place = found[0]
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)

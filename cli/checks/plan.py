@@ -7,7 +7,16 @@ from typing import NamedTuple
 
 from forebay.wire.errors import ForebayError
 
-from . import judge_access, judge_host, judge_memory, judge_presence, look_access, look_host, look_memory
+from . import (
+    judge_access,
+    judge_host,
+    judge_memory,
+    judge_presence,
+    look_access,
+    look_host,
+    look_http,
+    look_memory,
+)
 from .case import Case
 from .line import Line, failed_by, ok, warn
 from .look_presence import look_at_address
@@ -46,6 +55,11 @@ def _self_test(case: Case) -> Line:
 
 def _address_of(setting: str) -> Callable[[Case], Line]:
     return lambda case: judge_presence.judge_address(look_at_address(case, setting))
+
+
+def _http_address(case: Case) -> Line:
+    found = look_http.look_at_http(case)
+    return ok("http endpoint", "none is set") if found is None else judge_presence.judge_address(found)
 
 
 SETTINGS = "settings"
@@ -103,6 +117,7 @@ CHECKS = (
             ("trainer_endpoint", "the same"),
         )
     ),
+    Check("http endpoint", "the same for `http_endpoint`, where it is set", _http_address, True),
     Check(
         "descriptors",
         "they suffice for `max_connections`",

@@ -207,7 +207,8 @@ def running(settings: dict[str, str], tmp_path: Path) -> Iterator[LocalDaemon]:
         f"{name}_endpoint": f"ipc://{folder}/{name}.sock" for name in ("control", "data", "trainer")
     }
     pool = settings["FOREBAY_POOL"]
-    with LocalDaemon(pool=pool, slots=1, slot_initial_bytes=65536, slot_max_bytes=1 << 20, **endpoints) as daemon:
+    sizes: dict[str, Any] = {"slots": 1, "slot_initial_bytes": 65536, "slot_max_bytes": 1 << 20}
+    with LocalDaemon(pool=pool, http_endpoint="127.0.0.1:0", **sizes, **endpoints) as daemon:
         yield daemon
 
 
@@ -242,6 +243,27 @@ def test_a_daemon_that_does_not_answer_fails_but_may_be_gone_before_a_start(
             assert before.stdout.endswith("explains: daemon\n")
         finally:
             daemon.process.send_signal(signal.SIGCONT)
+
+
+def test_the_http_address_is_its_daemons_and_in_the_way_of_another_pools(
+    settings: dict[str, str], tmp_path: Path, shm_dir: Path
+) -> None:
+    with running(settings, tmp_path) as daemon:
+        settings |= {"FOREBAY_HTTP_ENDPOINT": daemon.ready.http_endpoint}
+        line = checks(run(["--no-self-test", "--json"], settings))["http endpoint"]
+        assert (line["verdict"], line["found"]) == (
+            "ok",
+            f"{daemon.ready.http_endpoint} is the running daemon's",
+        )
+        own = {f"FOREBAY_{name}_ENDPOINT": f"ipc://{shm_dir}/{name}" for name in ("CONTROL", "DATA", "TRAINER")}
+        done = run(["--before-start"], settings | own | {"FOREBAY_POOL": str(shm_dir / "other")})
+        assert done.returncode == 1
+        assert done.stdout.startswith(
+            f"fail http endpoint: {daemon.ready.http_endpoint} is held by forebay daemon"
+        )
+        assert f"pid {daemon.pid} on " in done.stdout
+        assert f"which has the pool {daemon.pool}; stop it first, or set http_endpoint" in done.stdout
+        assert done.stdout.count("\n") == 1
 
 
 def test_endpoints_of_another_pools_daemon_fail(settings: dict[str, str], tmp_path: Path, shm_dir: Path) -> None:

@@ -6,15 +6,17 @@ import dataclasses
 import mmap
 import os
 import socket
+import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
 
-from forebay.cli.checks import look_access, look_host, look_memory, look_presence
+from forebay.cli.checks import look_access, look_host, look_http, look_memory, look_presence
 from forebay.cli.checks.case import Case
-from forebay.cli.checks.findings import At
+from forebay.cli.checks.findings import Address, At
 from forebay.cli.checks.judge_memory import judge_group
 from forebay.cli.checks.line import Verdict
 from forebay.daemon import Settings
@@ -312,6 +314,49 @@ def test_ports_that_are_free_taken_and_unknown_are_told_apart(shm_dir: Path) -> 
         assert (found.at, "does not say who it is" in found.words) == (At.OTHER, True)
     assert look_presence.look_at_address(case, "control_endpoint").at is At.NOBODY
     assert not look_presence.look_at_address(case, "data_endpoint").is_certain
+
+
+def test_the_http_address_is_looked_at_where_one_is_set(shm_dir: Path) -> None:
+    def found(http_endpoint: str) -> Address | None:
+        return look_http.look_at_http(case_of(Path("/"), pool=str(shm_dir), http_endpoint=http_endpoint))
+
+    assert found("") is None
+    assert found("192.0.2.1:9470") == Address("http_endpoint", "192.0.2.1:9470", At.NOWHERE, mock.ANY)
+    assert found("127.0.0.1:0") == Address("http_endpoint", "127.0.0.1:0", At.NOBODY, is_certain=False)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        free = f"127.0.0.1:{other.getsockname()[1]}"
+    assert found(free) == Address("http_endpoint", free, At.NOBODY)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"SSH-2.0-x\r\n\r\n{}", "a process that does not say that it is a Forebay daemon"),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"peer": 3}', "a process that does not say that it is a Forebay daemon"),
+        (b"HTTP/1.1 200 OK\r\n\r\n\xff{", "a process that does not say that it is a Forebay daemon"),
+        (b"", "a process that does not say that it is a Forebay daemon"),
+        (
+            b'HTTP/1.1 200 OK\r\n\r\n{"peer": {"name": "d", "pid": 7, "host": "h"}, "pool": "/p", "more": 1}',
+            "d pid 7 on h, which has the pool /p",
+        ),
+    ],
+    ids=["no http", "other json", "no json", "silence", "a daemon"],
+)
+def test_who_has_the_http_address_is_told_as_far_as_it_says(shm_dir: Path, answer: bytes, words: str) -> None:
+    def serve(listener: socket.socket) -> None:
+        with listener.accept()[0] as asked:
+            asked.recv(1 << 16)
+            asked.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.settimeout(10)
+        server = threading.Thread(target=serve, args=(other,))
+        server.start()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        found = look_http.look_at_http(case_of(Path("/"), pool=str(shm_dir), http_endpoint=address))
+        server.join(10)
+    assert found is not None
+    assert (found.at, found.words.startswith(words)) == (At.OTHER, True), found
 
 
 def test_an_address_of_another_host_cannot_be_bound(shm_dir: Path) -> None:
