@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -13,6 +15,9 @@ _GAP: Final = "  "
 _CUT: Final = "..."
 _LEAST_CHARS: Final = 5
 """To which words may be cut: the dots, and what is left at their end."""
+_ON: Final = " on "
+_PEER: Final = re.compile(r"(?P<kept>(?:none; )?)(?P<name>.*)(?P<pid> pid [0-9]{1,10}) on (?P<host>.*)", re.DOTALL)
+"""A peer, or the one that was there before; that there is none now may not be cut."""
 
 
 def terminal_columns() -> int:
@@ -24,7 +29,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, columns: i
     """Makes a table with a line for the header and one for each row.
 
     Numbers stand at the right of their column. A column in which nothing stands is left out. The widest words are
-    cut until a line fits; in their middle, since keys differ at their ends. Numbers are never cut.
+    cut until a line fits; in their middle, since keys differ at their ends. Numbers are never cut, nor is the pid
+    of a peer: its name and its host are.
 
     Args:
         header: What the columns are called.
@@ -37,19 +43,27 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], *, columns: i
     upright = list(zip(*lines, strict=True))
     right = [_is_number(column[1:]) for column in upright]
     wanted = [max(map(_width, column)) for column in upright]
-    widths = _fitting(wanted, right, columns or terminal_columns())
+    least = [_least(column[1:], is_right) for column, is_right in zip(upright, right, strict=True)]
+    widths = _fitting(wanted, least, columns or terminal_columns())
     return "".join(_line(line, widths, right) for line in lines)
 
 
-def _fitting(wanted: Sequence[int], are_numbers: Sequence[bool], columns: int) -> list[int]:
+def _least(cells: Sequence[str], is_right: bool) -> int:
+    """Returns how narrow a column may become."""
+    if is_right:
+        return sys.maxsize
+    pids = (len(peer["kept"] + peer["pid"].lstrip()) for cell in cells if (peer := _PEER.fullmatch(cell)))
+    return max((_LEAST_CHARS, *pids))
+
+
+def _fitting(wanted: Sequence[int], least: Sequence[int], columns: int) -> list[int]:
     widths = list(wanted)
-    words = [index for index, are_number in enumerate(are_numbers) if not are_number]
     too_wide = sum(widths) - columns + len(_GAP) * (len(widths) - 1)
     for _ in range(too_wide):
-        widest = max(words, key=widths.__getitem__, default=None)
-        if widest is None or widths[widest] <= _LEAST_CHARS:
+        words = [index for index, width in enumerate(widths) if width > least[index]]
+        if not words:
             break
-        widths[widest] -= 1
+        widths[max(words, key=widths.__getitem__)] -= 1
     return widths
 
 
@@ -66,6 +80,30 @@ def _placed(cell: str, width: int, is_right: bool) -> str:
 
 
 def _cut(text: str, width: int) -> str:
+    peer = _PEER.fullmatch(text)
+    if peer is None:
+        return _cut_middle(text, width)
+    kept = peer["kept"]
+    return kept + _cut_peer(peer["name"], peer["pid"], peer["host"], width - len(kept))
+
+
+def _cut_peer(name: str, pid: str, host: str, width: int) -> str:
+    """Leaves out of the name first, then of the host, and nothing of what is between them."""
+    room = width - len(pid)
+    if room < _LEAST_CHARS:
+        return pid.lstrip()
+    beside = room - len(_ON)
+    if beside < _LEAST_CHARS + min(_LEAST_CHARS, _width(host)):
+        return _fitted(name, room) + pid
+    shown_host = _fitted(host, max(beside - max(_width(name), _LEAST_CHARS), beside // 2, _LEAST_CHARS))
+    return _fitted(name, beside - _width(shown_host)) + pid + _ON + shown_host
+
+
+def _fitted(text: str, width: int) -> str:
+    return text if _width(text) <= width else _cut_middle(text, width)
+
+
+def _cut_middle(text: str, width: int) -> str:
     """Leaves out the middle: a third of what is shown is the beginning."""
     head = tail = ""
     for char in text:

@@ -51,6 +51,38 @@ def test_numbers_are_never_cut() -> None:
 
 
 @pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (28, "orchestrator pid 27263 on vm"),
+        (24, "o...ator pid 27263 on vm"),
+        (21, "...or pid 27263 on vm"),
+        (15, "...or pid 27263"),
+        (12, "pid 27263"),
+        (3, "pid 27263"),
+    ],
+)
+def test_of_a_peer_the_name_is_cut_and_never_the_pid(columns: int, shown: str) -> None:
+    assert table(("with",), [("orchestrator pid 27263 on vm",)], columns=columns).splitlines()[1] == shown
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(27, "none; trainer pid 30547"), (9, "none; pid 30547")])
+def test_a_trainer_that_is_gone_is_never_shown_as_one_that_is_there(columns: int, shown: str) -> None:
+    cell = "none; trainer pid 30547 on vm gone 3.4 s"
+    assert table(("trainer",), [(cell,)], columns=columns).splitlines()[1] == shown
+
+
+def test_a_long_host_is_cut_beside_a_pid_and_a_key_gives_way_to_both() -> None:
+    peer = "trainer pid 4711 on ip-10-0-0-1.eu-central-1.example.org"
+    (shown,) = table(("key", "with"), [("k" * 99, peer)], columns=50).splitlines()[1:]
+    assert len(shown) <= 50
+    assert " pid 4711 on" in shown
+    assert shown.endswith("rg")
+    (shown,) = table(("key", "with", "queue"), [("k" * 99, peer, "q" * 99)], columns=24).splitlines()[1:]
+    assert "pid 4711" in shown
+    assert len(shown) <= 24
+
+
+@pytest.mark.parametrize(
     ("value", "words"),
     [
         (0, "0 B"),
