@@ -15,10 +15,10 @@ from ..status import mood
 from ..words import age, counted, size
 from .view import View
 
-_KEYS: Final = "q quit  p pause  s sort by {sort}  r reverse  arrows PgUp PgDn scroll  h help"
+_KEYS: Final = "q quit  f freeze  s sort by {sort}  r reverse  arrows PgUp PgDn scroll  h help"
 _HELP: Final = (
     "q            quit",
-    "p, blank     pause: what is shown stands still, and nothing is asked",
+    "f, p, blank  freeze: what is shown stands still, and nothing is asked",
     "s            sort slots by the next of slot, age, bytes, state",
     "r            reverse their order",
     "arrows       scroll by a slot; PgUp and PgDn by a page",
@@ -109,7 +109,7 @@ def frame(shown: Shown, view: View, *, columns: int, lines: int) -> list[Line]:
     body = [Line(words) for words in _HELP] if view.is_helping else _body(shown, view, columns, lines)
     above = [*_daemon(shown), Line("")]
     keys = _KEYS.format(sort=view.sort.value)
-    below = Line(f"PAUSED  {keys}" if view.is_paused else keys, Kind.KEYS)
+    below = Line(f"FROZEN  {keys}" if view.is_frozen else keys, Kind.KEYS)
     body = (above + body)[: lines - 1]
     body += [Line("")] * (lines - 1 - len(body))
     return [Line(line.words[:columns], line.kind) for line in (*body, below)][-lines:]

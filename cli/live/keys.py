@@ -11,7 +11,7 @@ class Key(enum.Enum):
     """What can be pressed."""
 
     QUIT = "q"
-    PAUSE = "p"
+    FREEZE = "f"
     SORT = "s"
     REVERSE = "r"
     HELP = "h"
@@ -23,8 +23,9 @@ class Key(enum.Enum):
 
 _KEYS: Final = {
     b"q": Key.QUIT,
-    b"p": Key.PAUSE,
-    b" ": Key.PAUSE,
+    b"f": Key.FREEZE,
+    b"p": Key.FREEZE,
+    b" ": Key.FREEZE,
     b"s": Key.SORT,
     b"r": Key.REVERSE,
     b"h": Key.HELP,

@@ -41,7 +41,7 @@ class View:
         sort: By what slots are sorted.
         is_reversed: Whether the last of them comes first.
         first: How many slots are above the first that is shown.
-        is_paused: Whether what is shown stands still.
+        is_frozen: Whether what is shown stands still.
         is_helping: Whether help is shown.
         is_over: Whether nothing is to be shown any more.
     """
@@ -49,7 +49,7 @@ class View:
     sort: Sort = Sort.SLOT
     is_reversed: bool = False
     first: int = 0
-    is_paused: bool = False
+    is_frozen: bool = False
     is_helping: bool = False
     is_over: bool = False
 
@@ -64,8 +64,8 @@ class View:
         match key:
             case Key.QUIT:
                 return dataclasses.replace(self, is_over=True)
-            case Key.PAUSE:
-                return dataclasses.replace(self, is_paused=not self.is_paused)
+            case Key.FREEZE:
+                return dataclasses.replace(self, is_frozen=not self.is_frozen)
             case Key.SORT:
                 sort = _SORTS[(_SORTS.index(self.sort) + 1) % len(_SORTS)]
                 return dataclasses.replace(self, sort=sort, first=0)

@@ -101,7 +101,7 @@ class Watch:
                 self._is_away = True
             else:
                 # An answer that comes after the key: what is shown stands still already.
-                if not self._view.is_paused:
+                if not self._view.is_frozen:
                     self._hear(status)
             self._changed.set()
 
@@ -121,7 +121,7 @@ class Watch:
     def _away(self) -> str:
         now = time.monotonic()
         is_overdue = now - self._listens_since > self._interval_s + _OVERDUE_S
-        if self._view.is_paused or not (self._is_away or is_overdue):
+        if self._view.is_frozen or not (self._is_away or is_overdue):
             return ""
         return f"AWAY since {self._heard_clock}, {now - self._heard_at:.0f} s"
 
@@ -176,7 +176,7 @@ class Watch:
         _, lines = self._terminal.size
         rows = slot_rows(self._now, lines)
         self._view = self._view.pressed(key, slots=len(self._now.slots), rows=rows)
-        if self._view.is_paused:
+        if self._view.is_frozen:
             self._may_ask.clear()
         elif not self._may_ask.is_set():
             self._listens_since = time.monotonic()

@@ -86,7 +86,7 @@ def test_what_the_daemon_holds_is_shown_as_it_changes(daemon: LocalDaemon, start
     assert all(len(line.rstrip()) <= 80 for line in screen.lines)
 
 
-def test_keys_scroll_sort_reverse_pause_help_and_quit(daemon: LocalDaemon, start: StartScreen) -> None:
+def test_keys_scroll_sort_reverse_freeze_help_and_quit(daemon: LocalDaemon, start: StartScreen) -> None:
     screen = seen(start(daemon))
     screen.until_seen("slots 1 to 17 of 20")
     screen.type(b"\x1b[B")
@@ -99,12 +99,12 @@ def test_keys_scroll_sort_reverse_pause_help_and_quit(daemon: LocalDaemon, start
     screen.until_seen(r"held s\s*\n *19\.\d+ ")
     screen.type(b"h")
     screen.until_seen("this help")
-    screen.type(b"hp")
-    screen.until_seen("PAUSED")
-    stage(daemon, "while paused")
-    assert "while paused" not in screen.text()
+    screen.type(b"hf")
+    screen.until_seen("FROZEN")
+    stage(daemon, "while frozen")
+    assert "while frozen" not in screen.text()
     screen.type(b" r")
-    screen.until_seen("while paused")
+    screen.until_seen("while frozen")
     screen.type(b"q")
     assert screen.ended() == 0
     assert_restored(screen)

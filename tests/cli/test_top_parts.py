@@ -148,7 +148,7 @@ def test_a_daemon_that_is_away_is_an_alarm_and_what_it_held_last_stays() -> None
 
 
 def test_a_view_that_stands_still_says_so() -> None:
-    assert words(Shown(status()), View(is_paused=True))[-1].startswith("PAUSED")
+    assert words(Shown(status()), View(is_frozen=True))[-1].startswith("FROZEN")
 
 
 # Rates.
@@ -175,8 +175,9 @@ def test_rates_that_cannot_be_known_are_not_told(before: Status | None) -> None:
 
 PRESSED = {
     b"q": Key.QUIT,
-    b" ": Key.PAUSE,
-    b"p": Key.PAUSE,
+    b" ": Key.FREEZE,
+    b"f": Key.FREEZE,
+    b"p": Key.FREEZE,
     b"s": Key.SORT,
     b"r": Key.REVERSE,
     b"h": Key.HELP,
