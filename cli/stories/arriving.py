@@ -17,10 +17,10 @@ def offered(seen: Seen, peeked: Peeked) -> Judgement:
     """Judges one that waits for a slot."""
     if peeked.slot >= 0:
         words = f"it is offered, and slot {peeked.slot} grows for its {size(peeked.payload_bytes)},"
-        words += f" for {age(peeked.age_s)}"
+        words += f" so far for {age(peeked.age_s)}"
         return Judgement(Case.SLOT_GROWS, words, "wait: large slots take seconds; slot_initial_bytes saves that")
     place, offer = _offer_of(seen)
-    words = f"it is offered, and waits for a slot for {age(peeked.age_s)}"
+    words = f"it is offered, and has waited for a slot for {age(peeked.age_s)}"
     if offer is not None:
         words += f", is refused in {age(offer.left_s)}"
     if place > 0:

@@ -17,6 +17,8 @@ SOON_S = 1.0
 """Seconds in which things come right by themselves, all the time."""
 TRANSFER_S = 10.0
 """Seconds in which a large micro-batch is on the device."""
+STILL_S = 5.0
+"""Seconds in which a trainer with nothing on its device takes what is READY, or does something short before."""
 LONG_S = 60.0
 """Seconds on the device that are worth a line while no sender waits: most steps are shorter."""
 _MEMORY_SHARE = 0.8
@@ -35,6 +37,8 @@ class Fault(enum.StrEnum):
     NOT_BACK = "not_back"
     HOLDS_ALL = "holds_all"
     BUSY = "busy"
+    STILL = "still"
+    UNPROMOTED = "unpromoted"
     NOT_OFFERED = "not_offered"
     STARVED = "starved"
     SILENT = "silent"
@@ -46,7 +50,7 @@ class Fault(enum.StrEnum):
 
 HOLDING_UP: Final = frozenset(
     {Fault.PAUSED, Fault.NO_TRAINER, Fault.NOT_BACK, Fault.HOLDS_ALL, Fault.BUSY, Fault.NOT_OFFERED, Fault.SILENT}
-    | {Fault.QUARANTINED}
+    | {Fault.QUARANTINED, Fault.STILL, Fault.UNPROMOTED}
 )
 """What keeps slots from becoming free."""
 
@@ -118,31 +122,68 @@ def _without_trainer(queue: QueueStatus) -> Iterator[Finding]:
     words = f"queue {quoted(queue.name)} has {_ready(queue)} and no trainer"
     remedy = "start one that attaches to this queue"
     if queue.last_trainer is not None:
-        words += f": {named(queue.last_trainer)} was gone {age(queue.gone_s)} ago"
+        words += f": {named(queue.last_trainer)} has been gone for {age(queue.gone_s)}"
         remedy = "see why it ended, and start it again"
     yield Finding(Fault.NO_TRAINER, words, remedy, queue.name)
 
 
 def _with_trainer(queue: QueueStatus, status: Status) -> Iterator[Finding]:
     who = f"{named(queue.trainer)}, the trainer of queue {quoted(queue.name)},"
-    lent = slots_of(queue, status)
-    held_s = max((slot.held_s for slot in lent), default=0.0)
-    if len(lent) == len(status.slots) and held_s >= TRANSFER_S:
-        words = f"{who} holds {_all_of(status)}, the first for {age(held_s)}"
-        remedy = "it frees a slot with each transfer: look at the trainer, or give the pool more slots (slots)"
-        yield Finding(Fault.HOLDS_ALL, words, remedy, queue.name)
+    yield from _of_its_slots(queue, status, who)
     missing = nowhere(queue, status)
     if missing and queue.asks_s >= SOON_S:
-        words = f"{who} waits for {listed(missing)}, for {age(queue.asks_s)}, and nobody has offered that"
+        words = f"{who} has waited for {listed(missing)} for {age(queue.asks_s)}, and nobody has offered that"
         remedy = "compare the keys of sender and trainer, or look at the sender"
         yield Finding(Fault.NOT_OFFERED, words, remedy, queue.name)
     elif is_starved(queue) and not queue.waits_for:
-        words = f"{who} asks for more for {age(queue.asks_s)}, and nothing is READY: {_on_the_way(queue, status)}"
+        words = f"{who} has asked for more for {age(queue.asks_s)}, and nothing is READY:"
+        words += f" {_on_the_way(queue, status)}"
         yield Finding(Fault.STARVED, words, "the senders are the slow side: look at them", queue.name)
-    busy_s = max(queue.on_device_s, default=0.0)
-    senders_wait = any(offer.queue == queue.name and offer.waits_s >= SOON_S for offer in status.offers)
-    if not queue.asks_s and queue.ready and busy_s >= (SOON_S if senders_wait else LONG_S):
-        yield Finding(Fault.BUSY, f"{who} {holding(queue)}, and asks for no more", _LOOK, queue.name)
+    yield from _of_its_device(queue, status, who)
+
+
+def _of_its_slots(queue: QueueStatus, status: Status, who: str) -> Iterator[Finding]:
+    """Finds slots that a trainer keeps; what it holds beside a running step is what it is to hold."""
+    lent = slots_of(queue, status)
+    held_s = max((slot.held_s for slot in lent), default=0.0)
+    if len(lent) == len(status.slots) and held_s >= TRANSFER_S:
+        words = f"{who} holds {_all_of(status)}, and has held the first for {age(held_s)}"
+        remedy = "it frees a slot with each transfer: look at the trainer, or give the pool more slots (slots)"
+        yield Finding(Fault.HOLDS_ALL, words, remedy, queue.name)
+    elif lent and not queue.on_device and not queue.waits_for and held_s >= _patience_s(queue, status, TRANSFER_S):
+        first = max(lent, key=lambda slot: slot.held_s)
+        words = f"{who} has held {quoted(first.key)} in slot {first.index} for {age(held_s)} without promoting it"
+        yield Finding(Fault.UNPROMOTED, words, "look at it", queue.name)
+
+
+def _of_its_device(queue: QueueStatus, status: Status, who: str) -> Iterator[Finding]:
+    """Finds a trainer that does not ask for what is READY: its device is busy, or it does something else."""
+    if queue.asks_s or not queue.ready:
+        return
+    if queue.on_device:
+        busy_s = max(queue.on_device_s, default=0.0)
+        if busy_s >= _patience_s(queue, status, LONG_S):
+            yield Finding(Fault.BUSY, f"{who} {holding(queue)}, and asks for no more", _LOOK, queue.name)
+    elif _may_take(queue, status) and (idle_s := _untaken_s(queue, status)) >= STILL_S:
+        are = f"{counted(len(queue.ready), 'micro-batch is', 'micro-batches are')} READY"
+        words = f"{who} has nothing on its device and asks for nothing, though {are}, the first for {age(idle_s)}"
+        yield Finding(Fault.STILL, words, "it does something else, or stands still: look at it", queue.name)
+
+
+def _patience_s(queue: QueueStatus, status: Status, usual_s: float) -> float:
+    """Returns after how many seconds a trainer is told of: soon if a sender waits for a slot."""
+    waits = any(offer.queue == queue.name and offer.waits_s >= SOON_S for offer in status.offers)
+    return SOON_S if waits else usual_s
+
+
+def _may_take(queue: QueueStatus, status: Status) -> bool:
+    return not (slots_of(queue, status) or queue.paused or status.paused)
+
+
+def _untaken_s(queue: QueueStatus, status: Status) -> float:
+    """Returns the seconds for which a queue's trainer could have taken what is READY first."""
+    ages = [slot.age_s for slot in status.slots if slot.queue == queue.name and slot.key in queue.ready[:1]]
+    return min(queue.trainer_since_s, *ages) if ages else 0.0
 
 
 _LOOK = "look at the trainer: it compiles, its step is long, or it stands still"
@@ -180,7 +221,7 @@ def _on_the_way(queue: QueueStatus, status: Status) -> str:
     filling = [slot for slot in status.slots if slot.queue == queue.name and slot.state == "FILLING"]
     waiting = sum(offer.queue == queue.name for offer in status.offers)
     if not filling and not waiting:
-        return "nothing is offered either"
+        return "nothing is offered either; forebay events says what was dropped lately"
     expected = sum(slot.expected_bytes for slot in filling)
     share = f" ({sum(slot.received_bytes for slot in filling) / expected:.0%})" if expected else ""
     return f"{len(filling)} filling{share}, {waiting} waiting for a slot"
@@ -201,7 +242,7 @@ def silence(slot: SlotStatus) -> str:
     """Says that a slot's sender is silent, how far it came, and when the slot is taken back."""
     percent = f"{slot.received_bytes / slot.expected_bytes:.0%}" if slot.expected_bytes else "nothing"
     return (
-        f"{named(slot.sender, 'its sender')} is silent for {age(slot.silent_s)}, at {percent};"
+        f"{named(slot.sender, 'its sender')} has been silent for {age(slot.silent_s)}, at {percent};"
         f" its lease ends in {age(slot.lease_left_s)}"
     )
 

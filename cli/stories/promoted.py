@@ -16,7 +16,7 @@ _STALE = "stale: "
 
 def on_device(_: Seen, peeked: Peeked) -> Judgement:
     """Judges one that is on the device."""
-    words = f"it is on the device of {named(peeked.holder, 'its trainer')} for {age(peeked.age_s)}"
+    words = f"it has been on the device of {named(peeked.holder, 'its trainer')} for {age(peeked.age_s)}"
     return Judgement(Case.ON_DEVICE, words, "wait for its step; if that takes long, look at the trainer")
 
 
@@ -48,20 +48,30 @@ def phases(moments: Sequence[Moment]) -> dict[str, float]:
     return took
 
 
-def dropped(_: Seen, peeked: Peeked) -> Judgement:
+def dropped(seen: Seen, peeked: Peeked) -> Judgement:
     """Judges one that ended without having been trained."""
     words = f"it was dropped {age(peeked.age_s)} ago: {peeked.reason or 'nobody said why'}"
     if peeked.reason.startswith(_STALE):
         return Judgement(Case.STALE, words, REFUSAL_REMEDIES[RefusalCode.STALE])
     if peeked.reason == "replaced":
         return Judgement(Case.REPLACED, words, "its newer attempt was refused: the sender has to stage it again")
+    if peeked.reason in _BY_SENDER and (sender := _last_sender(seen)):
+        words += f"; that was {sender}"
     return Judgement(Case.DROPPED, words, _DROPS.get(peeked.reason, "stage it again if it is still to be trained"))
 
 
+def _last_sender(seen: Seen) -> str:
+    """Returns who offered it last, as far as that is remembered: the status forgets whoever is silent."""
+    return next((moment.who for moment in reversed(seen.own) if moment.event == Event.OFFERED), "")
+
+
+_SILENT = "the sender fell silent while filling"
+_ABANDONED = "abandoned by its sender"
+_BY_SENDER = (_SILENT, _ABANDONED)
 _DROPS = {
     "the queue was reset": "see who reset it (forebay events); stage it again if it is still to be trained",
-    "the sender fell silent while filling": "look at the sender and the network: once back, it goes on by itself",
-    "abandoned by its sender": "its sender gave it up: a deadline of its own, or it ended; stage it again",
+    _SILENT: "look at the sender and the network: once back, it goes on by itself",
+    _ABANDONED: "its sender gave it up: a deadline of its own, or it ended; stage it again",
 }
 
 

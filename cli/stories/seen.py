@@ -30,6 +30,7 @@ class Case(enum.StrEnum):
     TRAINER_NOT_BACK = "trainer_not_back"
     TRAINER_WANTS_OTHERS = "trainer_wants_others"
     TRAINER_BUSY = "trainer_busy"
+    TRAINER_STILL = "trainer_still"
     NEXT = "next"
     LENT = "lent"
     QUARANTINED = "quarantined"

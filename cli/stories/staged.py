@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from forebay.wire import Peeked, QueueStatus
 
 from ..words import age, counted, listed, named, quoted
-from .diagnosis import Fault, diagnose, holding, nowhere
+from .diagnosis import Fault, Finding, diagnose, holding, nowhere
 from .seen import Case, Judgement, Seen
 
 
@@ -17,7 +19,7 @@ def ready(seen: Seen, peeked: Peeked) -> Judgement:
         return Judgement(Case.QUARANTINED, words, "end that process; it is READY again then, in its old place")
     if peeked.slot_state == "LENT":
         return _lent(seen, peeked)
-    words = f"it is READY in slot {peeked.slot} for {age(peeked.age_s)}"
+    words = f"it has been READY in slot {peeked.slot} for {age(peeked.age_s)}"
     if peeked.place > 0:
         words += f", behind {counted(peeked.place, 'other')}"
     if seen.status.stopping:
@@ -27,8 +29,10 @@ def ready(seen: Seen, peeked: Peeked) -> Judgement:
 
 
 def _lent(seen: Seen, peeked: Peeked) -> Judgement:
-    words = f"slot {peeked.slot} is lent to {named(peeked.holder, 'its trainer')} for {age(peeked.held_s)},"
+    words = f"slot {peeked.slot} has been lent to {named(peeked.holder, 'its trainer')} for {age(peeked.held_s)},"
     words += " and it is not on the device yet"
+    if still := next((one for one in _of_its_queue(seen) if one.fault is Fault.UNPROMOTED), None):
+        return Judgement(Case.TRAINER_STILL, f"{words}; {still.words}", still.remedy)
     queue = seen.train_queue
     if queue is not None and queue.on_device:
         words += f"; the trainer {holding(queue)}"
@@ -37,13 +41,23 @@ def _lent(seen: Seen, peeked: Peeked) -> Judgement:
     return Judgement(Case.LENT, words, "wait for the transfer; if it takes long, look at the trainer")
 
 
-_PASSED = {Fault.PAUSED: Case.PAUSED, Fault.NO_TRAINER: Case.NO_TRAINER, Fault.NOT_BACK: Case.TRAINER_NOT_BACK}
+_PASSED = {
+    Fault.PAUSED: Case.PAUSED,
+    Fault.NO_TRAINER: Case.NO_TRAINER,
+    Fault.NOT_BACK: Case.TRAINER_NOT_BACK,
+    Fault.STILL: Case.TRAINER_STILL,
+    Fault.UNPROMOTED: Case.TRAINER_STILL,
+}
+
+
+def _of_its_queue(seen: Seen) -> Iterator[Finding]:
+    return (found for found in diagnose(seen.status) if found.queue in ("", seen.queue))
 
 
 def _unlent(seen: Seen) -> tuple[Case, str, str]:
     """Says why a READY micro-batch is not lent."""
-    for found in diagnose(seen.status):
-        if found.fault in _PASSED and found.queue in ("", seen.queue):
+    for found in _of_its_queue(seen):
+        if found.fault in _PASSED:
             return _PASSED[found.fault], found.words, found.remedy
     queue = seen.train_queue
     if queue is None or queue.trainer is None:
@@ -51,7 +65,7 @@ def _unlent(seen: Seen) -> tuple[Case, str, str]:
     others = tuple(key for key in queue.waits_for if key != seen.key)
     who = named(queue.trainer)
     if others:
-        words = f"the trainer, {who}, waits for {listed(others)} instead, for {age(queue.asks_s)}"
+        words = f"the trainer, {who}, has waited for {listed(others)} instead for {age(queue.asks_s)}"
         if missing := nowhere(queue, seen.status):
             return _wants(f"{words}; nobody has offered {listed(missing)}")
         return _wants(words)
@@ -69,6 +83,8 @@ def _busy(seen: Seen, queue: QueueStatus) -> tuple[Case, str, str]:
     words = f"the trainer, {named(queue.trainer)}, {holding(queue)}"
     if lent:
         words += f", holds {listed(lent)}"
+    if not queue.on_device:
+        return Case.TRAINER_BUSY, f"{words}, and asks for no more", "wait; if that takes long, look at the trainer"
     words += ", and asks for no more until a step ends"
     return (
         Case.TRAINER_BUSY,

@@ -57,7 +57,7 @@ def _never_offered(seen: Seen) -> Judgement:
     words = f"queue {quoted(seen.queue)} never had it, as far back as the daemon remembers"
     queue = seen.train_queue
     if queue is not None and seen.key in queue.waits_for:
-        words += f"; its trainer, {named(queue.trainer)}, waits for it for {age(queue.asks_s)}"
+        words += f"; its trainer, {named(queue.trainer)}, has waited for it for {age(queue.asks_s)}"
     if seen.status.draining:
         words += "; the daemon takes nothing in now"
     alike = difflib.get_close_matches(seen.key, sorted(_known_keys(seen)), n=3)

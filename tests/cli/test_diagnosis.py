@@ -28,23 +28,50 @@ CASES: dict[str, tuple[Status, Fault, tuple[str, ...]]] = {
     "no trainer": (
         of(trainer=None, ready=("a", "b"), last_trainer=TRAINER, gone_s=200.0),
         Fault.NO_TRAINER,
-        ("2 micro-batches READY and no trainer", "trainer pid 42 on gpu was gone 3 min ago"),
+        ("2 micro-batches READY and no trainer", "trainer pid 42 on gpu has been gone for 3 min"),
     ),
     "not back": (of(trainer=UNKNOWN, ready=("a",)), Fault.NOT_BACK, ("has not come back",)),
-    "holds all": (of(*LENT), Fault.HOLDS_ALL, ("holds all 2 slots, the first for 30 s",)),
+    "holds all": (of(*LENT), Fault.HOLDS_ALL, ("holds all 2 slots, and has held the first for 30 s",)),
     "busy": (
         of(ready=("a",), on_device=("d",), on_device_s=(90.0,)),
         Fault.BUSY,
         ("has 'd' on its device, for 90 s, and asks for no more",),
     ),
-    "not offered": (of(waits_for=("x",), asks_s=9.0), Fault.NOT_OFFERED, ("waits for 'x', for 9.0 s", "nobody")),
-    "starved": (of(asks_s=9.0), Fault.STARVED, ("asks for more for 9.0 s", "nothing is offered either")),
+    "still": (
+        of(slot(0, "READY", "a", age_s=41.0), slot(1, "READY", "b", age_s=3.0), ready=("a", "b")),
+        Fault.STILL,
+        ("nothing on its device and asks for nothing, though 2 micro-batches are READY, the first for 41 s",),
+    ),
+    "still since it attached": (
+        of(slot(0, "READY", "a", age_s=41.0), ready=("a",), trainer_since_s=6.0),
+        Fault.STILL,
+        ("though 1 micro-batch is READY, the first for 6.0 s", "look at it"),
+    ),
+    "unpromoted": (
+        of(slot(0, "LENT", "v-0", holder=TRAINER, held_s=58.0), slot(1, "FREE")),
+        Fault.UNPROMOTED,
+        ("pid 42 on gpu, the trainer of queue 'train', has held 'v-0' in slot 0 for 58 s without promoting it",),
+    ),
+    "not offered": (
+        of(waits_for=("x",), asks_s=9.0),
+        Fault.NOT_OFFERED,
+        ("has waited for 'x' for 9.0 s", "nobody"),
+    ),
+    "starved": (
+        of(asks_s=9.0),
+        Fault.STARVED,
+        ("has asked for more for 9.0 s", "nothing is offered either; forebay events"),
+    ),
     "starved by a slow sender": (
         of(slot(0, "FILLING", "a", expected_bytes=100, received_bytes=25), asks_s=9.0),
         Fault.STARVED,
         ("1 filling (25%), 0 waiting", "senders are the slow side"),
     ),
-    "silent": (of(slot(0, "FILLING", "a", **SILENT)), Fault.SILENT, ("silent for 8.0 s, at 43%", "ends in 22 s")),
+    "silent": (
+        of(slot(0, "FILLING", "a", **SILENT)),
+        Fault.SILENT,
+        ("has been silent for 8.0 s, at 43%", "ends in 22 s"),
+    ),
     "quarantined": (of(slot(0, "QUARANTINED", "a", holder=TRAINER)), Fault.QUARANTINED, ("end that process",)),
     "waiting": (
         of(slot(0, "READY", "a"), offers=(offer("k"),), asks_s=0.5, ready=("a",)),
@@ -89,6 +116,11 @@ def test_every_fault_is_found_in_one_of_these() -> None:
             on_device_s=(9.0,),
         ),
         of(slot(0, "READY", "a"), ready=("a",), on_device=("d",), on_device_s=(30.0,)),
+        of(slot(0, "READY", "a", age_s=60.0), ready=("a",), on_device=("d",), on_device_s=(0.1,)),
+        of(slot(0, "READY", "a", age_s=4.0), ready=("a",)),
+        of(slot(0, "READY", "a", age_s=60.0), ready=("a",), trainer_since_s=2.0),
+        of(slot(0, "READY", "a", age_s=60.0), ready=("a",), asks_s=0.1),
+        of(slot(0, "LENT", "a", holder=TRAINER, held_s=9.0), slot(1, "READY", "b", age_s=60.0), ready=("b",)),
         of(trainer=None, last_trainer=TRAINER, gone_s=9.0),
         of(waits_for=("x",), asks_s=0.2),
         of(slot(0, "FILLING", "x", expected_bytes=9), waits_for=("x",), asks_s=9.0),
@@ -111,6 +143,21 @@ def test_a_step_that_holds_senders_up_names_its_trainer_before_it_is_long() -> N
     assert "has 'd' on its device, for 17 s" in busy.words
     assert waiting.fault is Fault.WAITING
     assert waiting.remedy.startswith("mend what is told above")
+
+
+def test_a_slot_that_is_not_promoted_is_told_of_sooner_where_a_sender_waits() -> None:
+    slots = slot(0, "LENT", "a", holder=TRAINER, held_s=2.0), slot(1, "READY", "b")
+    assert diagnose(of(*slots, ready=("b",))) == []
+    found, waiting = diagnose(of(*slots, ready=("b",), offers=(offer("k"),)))
+    assert found.fault is Fault.UNPROMOTED
+    assert waiting.remedy.startswith("mend what is told above")
+
+
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_a_trainer_that_is_lent_nothing_by_order_does_not_stand_still(*, all_of_them: bool) -> None:
+    queues = (queue(ready=("a",), paused=not all_of_them),)
+    (found,) = diagnose(status(slot(0, "READY", "a", age_s=60.0), queues=queues, paused=all_of_them))
+    assert found.fault is Fault.PAUSED
 
 
 def test_offers_that_nothing_else_explains_send_the_reader_to_the_slots() -> None:

@@ -48,7 +48,7 @@ CASES = {
     "never, and awaited": (
         seen(None, status(queues=(queue(waits_for=("k",), asks_s=30.0),))),
         Case.NEVER_OFFERED,
-        ("trainer pid 42 on gpu, waits for it for 30 s",),
+        ("trainer pid 42 on gpu, has waited for it for 30 s",),
     ),
     "elsewhere": (
         seen(None, None, moment("offered", 9, queue="other")),
@@ -91,7 +91,7 @@ CASES = {
         Case.WAITS_FOR_SLOT,
         (
             "'l0' with trainer pid 42 on gpu for 60 s",
-            "holds all 2 slots, the first for 61 s",
+            "holds all 2 slots, and has held the first for 61 s",
             "look at the trainer",
         ),
     ),
@@ -119,7 +119,7 @@ CASES = {
             ),
         ),
         Case.WAITS_FOR_SLOT,
-        ("'f' FILLING", "orchestrator pid 7 on there is silent for 9.0 s", "its lease ends in 21 s"),
+        ("'f' FILLING", "orchestrator pid 7 on there has been silent for 9.0 s", "its lease ends in 21 s"),
     ),
     "no slot: nobody's fault": (
         seen(OFFERED, status(*ALL_READY, queues=(queue(ready=("a", "b"), asks_s=0.1),), **WAITING)),
@@ -150,7 +150,7 @@ CASES = {
         filling(received_bytes=430, silent_s=8.0, lease_left_s=22.0),
         Case.SENDER_SILENT,
         (
-            "orchestrator pid 7 on there is silent for 8.0 s, at 43%; its lease ends in 22 s",
+            "orchestrator pid 7 on there has been silent for 8.0 s, at 43%; its lease ends in 22 s",
             "see whether it lives",
         ),
     ),
@@ -168,7 +168,7 @@ CASES = {
     "no trainer": (
         seen(READY, status(queues=(queue(trainer=None, ready=("k",), last_trainer=TRAINER, gone_s=12.0),))),
         Case.NO_TRAINER,
-        ("slot 0 for 5.0 s", "trainer pid 42 on gpu was gone 12 s ago", "see why it ended"),
+        ("has been READY in slot 0 for 5.0 s", "trainer pid 42 on gpu has been gone for 12 s", "see why it ended"),
     ),
     "no trainer, ever": (
         seen(READY, status(queues=(queue(trainer=None, ready=("k",)),))),
@@ -189,7 +189,7 @@ CASES = {
     "another key": (
         seen(READY, status(slot(0, "READY", "k"), queues=(queue(ready=("k",), waits_for=("x",), asks_s=9.0),))),
         Case.TRAINER_WANTS_OTHERS,
-        ("waits for 'x' instead, for 9.0 s; nobody has offered 'x'", "compare the keys"),
+        ("has waited for 'x' instead for 9.0 s; nobody has offered 'x'", "compare the keys"),
     ),
     "busy": (
         seen(
@@ -206,6 +206,36 @@ CASES = {
             "asks for no more",
         ),
     ),
+    "busy with something else": (
+        seen(READY, status(slot(0, "READY", "k", age_s=0.5), queues=(queue(ready=("k",)),))),
+        Case.TRAINER_BUSY,
+        ("trainer pid 42 on gpu, has nothing on its device, and asks for no more", "wait"),
+    ),
+    "the trainer stands still": (
+        seen(READY, status(slot(0, "READY", "k", age_s=41.0), queues=(queue(ready=("k",)),))),
+        Case.TRAINER_STILL,
+        ("has nothing on its device and asks for nothing", "the first for 41 s", "stands still: look at it"),
+    ),
+    "behind one that is not promoted": (
+        seen(
+            READY,
+            status(
+                slot(0, "READY", "k", age_s=41.0),
+                slot(1, "LENT", "l", holder=TRAINER, held_s=58.0),
+                queues=(queue(ready=("k",)),),
+            ),
+        ),
+        Case.TRAINER_STILL,
+        ("trainer pid 42 on gpu", "has held 'l' in slot 1 for 58 s without promoting it", "look at it"),
+    ),
+    "not promoted": (
+        seen(
+            peeked(State.READY, slot=0, slot_state="LENT", holder=TRAINER, held_s=58.0),
+            status(slot(0, "LENT", "k", holder=TRAINER, held_s=58.0), slot(1, "FREE")),
+        ),
+        Case.TRAINER_STILL,
+        ("not on the device yet", "has held 'k' in slot 0 for 58 s without promoting it", "look at it"),
+    ),
     "next": (seen(READY, status(queues=(queue(ready=("k",), asks_s=0.1),))), Case.NEXT, ("any moment",)),
     "stopping": (
         seen(READY, status(draining=True, stopping=True, queues=(queue(ready=("k",), asks_s=0.1),))),
@@ -215,7 +245,7 @@ CASES = {
     "lent": (
         seen(peeked(State.READY, slot=0, slot_state="LENT", holder=TRAINER, held_s=40.0)),
         Case.LENT,
-        ("lent to trainer pid 42 on gpu for 40 s", "not on the device yet"),
+        ("has been lent to trainer pid 42 on gpu for 40 s", "not on the device yet"),
     ),
     "lent, device full": (
         seen(
@@ -233,7 +263,7 @@ CASES = {
     "on device": (
         seen(peeked(State.ON_DEVICE, holder=TRAINER)),
         Case.ON_DEVICE,
-        ("on the device of trainer pid 42 on gpu for 5.0 s",),
+        ("has been on the device of trainer pid 42 on gpu for 5.0 s",),
     ),
     "consumed": (
         seen(
@@ -250,6 +280,22 @@ CASES = {
         ("waiting for a slot 2.0 s, filling 8.0 s, READY 1.0 s, lent 4.0 s, on the device 10 s",),
     ),
     "dropped": (seen(peeked(State.DROPPED, reason="NaN in it")), Case.DROPPED, ("5.0 s ago: NaN in it",)),
+    "dropped: its sender fell silent": (
+        seen(
+            peeked(State.DROPPED, reason="the sender fell silent while filling"),
+            None,
+            moment("offered", 30, who="other pid 8 on h"),
+            moment("offered", 15, who="orchestrator pid 7 on there"),
+            moment("dropped", 5, "the sender fell silent while filling"),
+        ),
+        Case.DROPPED,
+        ("fell silent while filling; that was orchestrator pid 7 on there", "look at the sender and the network"),
+    ),
+    "dropped: its sender is not remembered": (
+        seen(peeked(State.DROPPED, reason="the sender fell silent while filling")),
+        Case.DROPPED,
+        ("fell silent while filling. look",),
+    ),
     "reset": (seen(peeked(State.DROPPED, reason="the queue was reset")), Case.DROPPED, ("see who reset it",)),
     "stale": (
         seen(peeked(State.DROPPED, reason="stale: it is 9.0 s old, limit 5 s")),

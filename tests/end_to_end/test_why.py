@@ -106,7 +106,7 @@ def test_a_trainer_that_waits_for_a_key_nobody_offers_is_told_with_that_key(
             case, words = why(daemon, "step-8")
             assert case == Case.NEVER_OFFERED
             assert f"{trainer.pid} on " in words
-            assert "waits for it" in words
+            assert "has waited for it" in words
             assert "there is 'step-7'" in words
         finally:
             trainer.kill()
@@ -126,7 +126,7 @@ def test_a_sender_that_stands_still_is_named_silent_with_the_end_of_its_lease(
         assert case == Case.SENDER_SILENT
         assert f"orchestrator pid {sender.process.pid} on " in words
         assert "its lease ends in" in words
-        assert "is silent for" in ask(daemon, "status")
+        assert "has been silent for" in ask(daemon, "status")
     finally:
         os.kill(sender.process.pid, signal.SIGCONT)
 
