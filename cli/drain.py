@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from typing import Annotated
@@ -14,11 +15,13 @@ from forebay.wire.plain_json import json_line
 from .history import FOLLOW_S, Reading, read_last, read_next
 from .inspector import Conversation, Inspector, asks_daemon
 from .json_option import JsonOption
-from .stories import diagnose
+from .stories import Fault, Finding, diagnose
+from .streams import say
 from .valves import tell_valves
-from .words import age
+from .words import age, paragraph
 
 _WAIT_S = 3600.0
+_STAYS = "the daemon stays drained: forebay resume undoes that"
 
 
 class NotDrainedError(ForebayError):
@@ -47,16 +50,47 @@ def drain(
 
 async def _drain(daemon: Conversation, wait_s: float) -> float:
     await daemon.ask(Drain(), Valves, "the drain")
-    began, reading, told = time.monotonic(), Reading(), ""
+    try:
+        return await _until_nothing_is_left(daemon, wait_s)
+    except asyncio.CancelledError:  # as Ctrl-C does
+        say(_STAYS)
+        raise
+
+
+async def _until_nothing_is_left(daemon: Conversation, wait_s: float) -> float:
+    began, reading, teller = time.monotonic(), Reading(), _Teller()
     await read_last(daemon, reading, 0)
     while left := left_words(status := await daemon.status()):
-        if left != told:
-            sys.stderr.write(f"left: {left}\n")
-        told, rest_s = left, began + wait_s - time.monotonic()
+        teller.tell(left, held_up(status))
+        rest_s = began + wait_s - time.monotonic()
         if rest_s <= 0:
             raise _not_drained(wait_s, left, status)
         await read_next(daemon, reading, min(rest_s, FOLLOW_S))
     return time.monotonic() - began
+
+
+class _Teller:
+    """Says on standard error what is left, and what holds it up, each when it changes."""
+
+    def __init__(self) -> None:
+        self._left = ""
+        self._found: set[tuple[Fault, str]] = set()
+
+    def tell(self, left: str, findings: list[Finding]) -> None:
+        if left != self._left:
+            sys.stderr.write(f"left: {left}\n")
+        for finding in findings:
+            # Its words tell ages, which change with each look.
+            if (finding.fault, finding.queue) not in self._found:
+                sys.stderr.write(paragraph(f"- {finding}", indent="  ") + "\n")
+        self._left, self._found = left, {(finding.fault, finding.queue) for finding in findings}
+
+
+def held_up(status: Status) -> list[Finding]:
+    """Finds what keeps those queues from getting on that still hold something."""
+    holding = {slot.queue for slot in status.slots if slot.key} | {offer.queue for offer in status.offers}
+    holding |= {queue.name for queue in status.queues if queue.on_device}
+    return [one for one in diagnose(status) if one.queue in holding or one.fault is Fault.PAUSED]
 
 
 def left_words(status: Status) -> str:
@@ -69,6 +103,6 @@ def left_words(status: Status) -> str:
 
 
 def _not_drained(wait_s: float, left: str, status: Status) -> NotDrainedError:
-    why = [str(finding) for finding in diagnose(status) if finding.queue]
-    remedy = why[0] if why else "wait longer (--wait-s)"
+    why = [str(finding) for finding in held_up(status)]
+    remedy = f"{why[0] if why else 'wait longer (--wait-s)'}; {_STAYS}"
     return NotDrainedError(on_one_line(f"not all was trained within {age(wait_s)}; left: {left}"), remedy=remedy)

@@ -214,6 +214,8 @@ def _options(
 
 _SHARED: Final = inspect.signature(_options, eval_str=True).parameters
 _COMPLETION_S: Final = 0.3
+COMPLETION: Final = "completion"
+"""As what a shell that completes a word is known to the daemon."""
 
 
 def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -222,7 +224,7 @@ def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
         name: ctx.params.get(name) for name in ("endpoint", "client_key_file", "server_key_file")
     }
     try:
-        found = Inspector("completion", timeout_s=_COMPLETION_S, **given).status()
+        found = Inspector(COMPLETION, timeout_s=_COMPLETION_S, **given).status()
     except Exception:  # noqa: BLE001 - whatever is wrong, a shell that completes a word is no place to say so
         return []
     known = (queue.name for queue in found.queues)

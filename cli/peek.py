@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from forebay.wire import UNLIMITED, HostError, Manifest, Peek, Peeked, Status, decode_manifest
+from forebay.wire import UNLIMITED, HostError, Manifest, Peeked, Status, UnknownNameError, decode_manifest
 from forebay.wire.plain_json import json_line
 
 from .inspector import Conversation, Inspector, asks_daemon
@@ -19,7 +19,7 @@ from .names import InQueueOption, KeyArgument
 from .slot_values import Stats, Values, open_slot
 from .table import table
 from .tree_words import tree_words
-from .why import without_manifest
+from .why import peek_or_none, without_manifest
 from .words import age, counted, named, paragraph, quoted, size
 
 _SHOWN_TREE_LEAVES = 64
@@ -59,7 +59,12 @@ def peek(
 
 
 async def _ask(daemon: Conversation, queue: str, key: str) -> tuple[Peeked, Status]:
-    peeked = await daemon.ask(Peek(queue=queue, key=key), Peeked, f"what is known of {quoted(key)}")
+    peeked = await peek_or_none(daemon, queue, key)
+    if peeked is None:
+        raise UnknownNameError(
+            f"queue {quoted(queue)} knows no micro-batch {quoted(key)}:"
+            " it was never offered there, or is forgotten"
+        )
     return peeked, await daemon.status()
 
 

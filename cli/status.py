@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from forebay.wire import OfferStatus, PeerStatus, Status, on_one_line, printable
 from forebay.wire.plain_json import json_line
 
-from .inspector import Inspector, asks_daemon
+from .app import COMMANDS
+from .inspector import COMPLETION, Inspector, asks_daemon
 from .json_option import JsonOption
 from .queues import queue_table
 from .slots import slot_table
@@ -33,8 +34,8 @@ def _parts(found: Status) -> Iterator[str]:
     yield queue_table(found.queues)
     if found.offers:
         yield _offer_table(found.offers[:_SHOWN_OFFERS])
-    if found.peers:
-        yield _peer_table(found.peers[:_SHOWN_PEERS])
+    if peers := _others(found.peers):
+        yield _peer_table(peers[:_SHOWN_PEERS])
     if findings := diagnose(found):
         yield "".join(paragraph(f"- {finding}", indent="  ") + "\n" for finding in findings)
 
@@ -52,9 +53,25 @@ def daemon_lines(found: Status) -> str:
         f" {size(limits.chunk_bytes)} a chunk",
         "memory": f"{size(found.private_bytes)}{bound}, private" if found.private_bytes else "",
         "waiting": counted(found.waiting_offers, "offer"),
-        "peers": f"{found.peer_count}, the last to be heard first" if found.peer_count else "",
+        "peers": _peer_words(found),
     }
     return "".join(on_one_line(f"{name:8}{words}") + "\n" for name, words in told.items() if words)
+
+
+def _peer_words(found: Status) -> str:
+    commands = len(found.peers) - len(_others(found.peers))
+    words = f"{found.peer_count}, the last to be heard first" if found.peer_count else ""
+    return f"{words}; {counted(commands, 'command')} such as this one left out" if commands else words
+
+
+def _others(peers: tuple[PeerStatus, ...]) -> list[PeerStatus]:
+    """Leaves out commands that asked something, such as the one that shows this."""
+    return [one for one in peers if not _is_command(one.peer.name)]
+
+
+def _is_command(name: str) -> bool:
+    before, _, command = name.partition(" ")
+    return before == "forebay" and command in (*COMMANDS, COMPLETION)
 
 
 def mood(found: Status) -> str:
@@ -74,5 +91,5 @@ def _offer_row(offer: OfferStatus) -> tuple[object, ...]:
     )
 
 
-def _peer_table(peers: tuple[PeerStatus, ...]) -> str:
+def _peer_table(peers: Sequence[PeerStatus]) -> str:
     return table(("peer", "heard s ago"), ((named(one.peer), f"{one.heard_s:.1f}") for one in peers))

@@ -17,9 +17,12 @@ import numpy as np
 import pytest
 
 from forebay import LocalDaemon, StagingClient, local_daemon
+from forebay.cli.drain import _Teller, held_up, left_words
+from forebay.cli.forget import NotForgottenError
 from forebay.cli.stories import Case
-from forebay.wire import ExitCode
+from forebay.wire import ExitCode, exit_code
 
+from .seen_stories import queue, slot, status
 from .test_inspector import HEAVY, TELL_MODULES, run
 
 END_S = 60.0
@@ -233,7 +236,10 @@ def test_a_peek_shows_tree_leaves_and_values(daemon: LocalDaemon) -> None:
 
 
 def test_a_peek_at_what_is_not_there_or_not_in_a_slot_says_so(daemon: LocalDaemon) -> None:
-    assert cli("peek", "k", to=daemon).returncode == ExitCode.UNKNOWN
+    done = cli("peek", "k", to=daemon)
+    assert done.returncode == ExitCode.UNKNOWN
+    unknown = "queue 'train' knows no micro-batch 'k'"
+    assert done.stderr == f"forebay: {unknown}: it was never offered there, or is forgotten\n"
     stage(daemon, "k")
     assert cli("peek", "k", "--values", "nope", to=daemon).returncode == ExitCode.USAGE
     tell(daemon, lambda client: client.reset())
@@ -258,7 +264,25 @@ def test_a_story_is_told_and_an_unknown_key_has_a_code_of_its_own(daemon: LocalD
 def test_a_status_ends_with_what_is_wrong(daemon: LocalDaemon) -> None:
     assert "- " not in cli("status", to=daemon).stdout
     stage(daemon, "k")
-    assert "- queue 'train' has 1 micro-batch READY and no trainer" in cli("status", to=daemon).stdout
+    shown = cli("status", to=daemon).stdout
+    assert "- queue 'train' has 1 micro-batch READY and no trainer" in shown
+
+
+def test_a_status_leaves_out_commands_that_only_asked_and_says_how_many(daemon: LocalDaemon) -> None:
+    stage(daemon, "k")
+    cli("queues", to=daemon)
+    shown = cli("status", to=daemon).stdout
+    assert "forebay queues pid" not in shown
+    assert "forebay status pid" not in shown
+    assert "orchestrator pid" in shown
+    assert "the last to be heard first; 2 commands such as this one left out" in shown
+    assert any(one["peer"]["name"] == "forebay queues" for one in told("status", to=daemon)["peers"])
+
+
+def test_a_micro_batch_that_is_kept_is_said_to_be_kept_and_why() -> None:
+    error = NotForgottenError("k", "in_use", "the trainer of queue 'train' has 'k'")
+    assert str(error) == "'k' was not forgotten (in_use): the trainer of queue 'train' has 'k'"
+    assert exit_code(error) == ExitCode.REFUSED
 
 
 # Orders.
@@ -270,6 +294,27 @@ def test_pause_resume_and_drain_say_what_flows_now(daemon: LocalDaemon) -> None:
     assert told("pause", to=daemon)["all_paused"]
     assert told("drain", to=daemon)["draining"]
     assert told("resume", to=daemon) == {"draining": False, "all_paused": False, "paused": []}
+
+
+def test_a_pause_of_a_queue_that_nobody_knows_is_done_and_said(daemon: LocalDaemon) -> None:
+    done = cli("pause", "nosuch", to=daemon)
+    assert done.returncode == 0
+    assert "lends nothing of 'nosuch'" in done.stdout
+    words = "no queue 'nosuch' is known yet; it will be held from its first micro-batch on"
+    assert done.stderr == f"forebay: {words}\n"
+    stage(daemon, "k")
+    assert cli("pause", "train", to=daemon).stderr == ""
+    assert cli("pause", to=daemon).stderr == ""
+
+
+def test_a_queue_that_is_resumed_while_all_are_paused_is_said_to_be_held(daemon: LocalDaemon) -> None:
+    cli("pause", to=daemon)
+    done = cli("resume", "train", to=daemon)
+    assert done.returncode == ExitCode.FAILED
+    assert done.stderr == "forebay: 'train' is still held: all queues are paused; forebay resume undoes that\n"
+    assert told("status", to=daemon)["paused"]
+    assert cli("resume", to=daemon).returncode == 0
+    assert cli("resume", "train", to=daemon).returncode == 0
 
 
 def test_a_paused_and_drained_daemon_says_why_nothing_moves(daemon: LocalDaemon) -> None:
@@ -289,7 +334,8 @@ def test_a_drain_waits_until_nothing_is_left(daemon: LocalDaemon) -> None:
     done = cli("drain", "--wait", "--wait-s", "0.2", to=daemon)
     assert done.returncode == ExitCode.FAILED
     assert "left: 1 READY" in done.stderr
-    assert "no trainer" in done.stderr
+    assert "- queue 'train' has 1 micro-batch READY and no trainer" in done.stderr.splitlines()[1]
+    assert done.stderr.splitlines()[-1].endswith("the daemon stays drained: forebay resume undoes that")
     with subprocess.Popen(
         [sys.executable, "-m", "forebay.cli", "drain", "--wait", "--json", "--endpoint", daemon.control_endpoint],
         stdout=subprocess.PIPE,
@@ -305,6 +351,42 @@ def test_a_drain_waits_until_nothing_is_left(daemon: LocalDaemon) -> None:
             waits.kill()
     assert waits.returncode == 0
     assert json.loads(out)["left"] == 0
+
+
+def test_a_drain_that_is_interrupted_says_that_it_stays(daemon: LocalDaemon) -> None:
+    stage(daemon, "k")
+    with subprocess.Popen(
+        [sys.executable, "-m", "forebay.cli", "drain", "--wait", "--endpoint", daemon.control_endpoint],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as waits:
+        try:
+            assert waits.stderr is not None
+            assert waits.stderr.readline() == "left: 1 READY\n"
+            waits.send_signal(signal.SIGINT)
+            out, said = waits.communicate(timeout=END_S)
+        finally:
+            waits.kill()
+    assert (waits.returncode, out) == (ExitCode.INTERRUPTED, "")
+    assert said.endswith("forebay: the daemon stays drained: forebay resume undoes that\n")
+    assert told("status", to=daemon)["draining"]
+
+
+def test_what_holds_a_drain_up_is_said_when_it_changes_and_only_of_queues_that_hold_something(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ready = slot(0, "READY", "k", age_s=41.0)
+    waits = queue(name="eval", asks_s=9.0)
+    still = status(ready, draining=True, queues=(queue(ready=("k",)), waits))
+    gone = status(ready, draining=True, queues=(queue(ready=("k",), trainer=None), waits))
+    teller = _Teller()
+    for seen in (still, still, gone, gone, still):
+        teller.tell(left_words(seen), held_up(seen))
+    told_lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("  ")]
+    assert told_lines[0] == "left: 1 READY"
+    assert ["no trainer" in line for line in told_lines[1:]] == [False, True, False]
+    assert not any("eval" in line or "drains" in line for line in told_lines)
 
 
 def test_a_time_to_wait_without_a_wait_is_refused_and_nothing_is_drained(daemon: LocalDaemon) -> None:
@@ -339,6 +421,8 @@ def test_what_is_forgotten_can_be_staged_again(daemon: LocalDaemon) -> None:
     stage(daemon, "k")
     assert told("forget", "k", "--yes", to=daemon) == {"queue": "train", "key": "k", "was": "ready"}
     assert told("why", "k", to=daemon)["case"] == Case.FORGOTTEN
-    assert cli("forget", "k", "--yes", to=daemon).returncode == ExitCode.UNKNOWN
+    done = cli("forget", "k", "--yes", to=daemon)
+    assert done.returncode == ExitCode.UNKNOWN
+    assert done.stderr == "forebay: nothing to forget: queue 'train' knows no micro-batch 'k'\n"
     stage(daemon, "k")
     assert told("why", "k", to=daemon)["case"] == Case.NO_TRAINER
