@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from forebay.wire import Peeked, QueueStatus
 
 from ..words import age, counted, listed, named, quoted
-from .diagnosis import Fault, Finding, diagnose, holding, nowhere
+from .diagnosis import TRANSFER_S, Fault, diagnose, holding, nowhere
 from .seen import Case, Judgement, Seen
 
 
@@ -31,9 +29,10 @@ def ready(seen: Seen, peeked: Peeked) -> Judgement:
 def _lent(seen: Seen, peeked: Peeked) -> Judgement:
     words = f"slot {peeked.slot} has been lent to {named(peeked.holder, 'its trainer')} for {age(peeked.held_s)},"
     words += " and it is not on the device yet"
-    if still := next((one for one in _of_its_queue(seen) if one.fault is Fault.UNPROMOTED), None):
-        return Judgement(Case.TRAINER_STILL, f"{words}; {still.words}", still.remedy)
     queue = seen.train_queue
+    if queue is not None and not queue.on_device and peeked.held_s >= TRANSFER_S:
+        remedy = "look at the trainer: few transfers take that long"
+        return Judgement(Case.TRAINER_STILL, f"{words}; the trainer {holding(queue)}", remedy)
     if queue is not None and queue.on_device:
         words += f"; the trainer {holding(queue)}"
         remedy = "wait: it is promoted when there is room; if its device is full for long, look at the trainer"
@@ -50,14 +49,10 @@ _PASSED = {
 }
 
 
-def _of_its_queue(seen: Seen) -> Iterator[Finding]:
-    return (found for found in diagnose(seen.status) if found.queue in ("", seen.queue))
-
-
 def _unlent(seen: Seen) -> tuple[Case, str, str]:
     """Says why a READY micro-batch is not lent."""
-    for found in _of_its_queue(seen):
-        if found.fault in _PASSED:
+    for found in diagnose(seen.status):
+        if found.fault in _PASSED and found.queue in ("", seen.queue):
             return _PASSED[found.fault], found.words, found.remedy
     queue = seen.train_queue
     if queue is None or queue.trainer is None:

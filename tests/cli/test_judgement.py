@@ -234,7 +234,11 @@ CASES = {
             status(slot(0, "LENT", "k", holder=TRAINER, held_s=58.0), slot(1, "FREE")),
         ),
         Case.TRAINER_STILL,
-        ("not on the device yet", "has held 'k' in slot 0 for 58 s without promoting it", "look at it"),
+        (
+            "slot 0 has been lent to trainer pid 42 on gpu for 58 s",
+            "has nothing on its device",
+            "look at the trainer",
+        ),
     ),
     "next": (seen(READY, status(queues=(queue(ready=("k",), asks_s=0.1),))), Case.NEXT, ("any moment",)),
     "stopping": (
@@ -243,9 +247,9 @@ CASES = {
         ("the daemon stops, and only keep_pool keeps it",),
     ),
     "lent": (
-        seen(peeked(State.READY, slot=0, slot_state="LENT", holder=TRAINER, held_s=40.0)),
+        seen(peeked(State.READY, slot=0, slot_state="LENT", holder=TRAINER, held_s=4.0)),
         Case.LENT,
-        ("has been lent to trainer pid 42 on gpu for 40 s", "not on the device yet"),
+        ("has been lent to trainer pid 42 on gpu for 4.0 s", "not on the device yet"),
     ),
     "lent, device full": (
         seen(

@@ -87,7 +87,7 @@ def test_a_full_pool_is_told_with_who_holds_it_to_who_waits_for_a_slot(
     assert case == Case.WAITS_FOR_SLOT
     assert "'k0' with " in words
     assert f" {trainer.process.pid} on " in words
-    assert why(daemon, "k0")[0] == Case.LENT
+    assert why(daemon, "k0")[0] in (Case.LENT, Case.TRAINER_STILL)  # by how long it has been held
 
 
 def test_a_trainer_that_waits_for_a_key_nobody_offers_is_told_with_that_key(
