@@ -90,7 +90,8 @@ def held_up(status: Status) -> list[Finding]:
     """Finds what keeps those queues from getting on that still hold something."""
     holding = {slot.queue for slot in status.slots if slot.key} | {offer.queue for offer in status.offers}
     holding |= {queue.name for queue in status.queues if queue.on_device}
-    return [one for one in diagnose(status) if one.queue in holding or one.fault is Fault.PAUSED]
+    found = diagnose(status)
+    return [one for one in found if one.queue in holding or (one.fault is Fault.PAUSED and not one.queue)]
 
 
 def left_words(status: Status) -> str:

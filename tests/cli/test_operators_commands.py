@@ -19,7 +19,7 @@ import pytest
 from forebay import LocalDaemon, StagingClient, local_daemon
 from forebay.cli.drain import _Teller, held_up, left_words
 from forebay.cli.forget import NotForgottenError
-from forebay.cli.stories import Case
+from forebay.cli.stories import Case, Fault
 from forebay.wire import ExitCode, exit_code
 
 from .seen_stories import queue, slot, status
@@ -373,11 +373,16 @@ def test_a_drain_that_is_interrupted_says_that_it_stays(daemon: LocalDaemon) -> 
     assert told("status", to=daemon)["draining"]
 
 
+def test_a_drain_is_held_up_by_a_pause_of_all() -> None:
+    paused = status(slot(0, "READY", "k"), draining=True, paused=True, queues=(queue(ready=("k",)),))
+    assert [one.fault for one in held_up(paused)] == [Fault.PAUSED]
+
+
 def test_what_holds_a_drain_up_is_said_when_it_changes_and_only_of_queues_that_hold_something(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     ready = slot(0, "READY", "k", age_s=41.0)
-    waits = queue(name="eval", asks_s=9.0)
+    waits = queue(name="eval", asks_s=9.0, paused=True)
     still = status(ready, draining=True, queues=(queue(ready=("k",)), waits))
     gone = status(ready, draining=True, queues=(queue(ready=("k",), trainer=None), waits))
     teller = _Teller()
