@@ -35,11 +35,10 @@ def test_what_cannot_be_written_is_told_in_one_line(words: Sequence[str]) -> Non
     assert run(words, f"> {FULL} 2> {FULL}").returncode == 1
 
 
-@pytest.mark.parametrize("words", COMMANDS)
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
-def test_a_stream_that_is_closed_ends_no_command(words: Sequence[str], closed: str) -> None:
-    done = run(words, closed)
-    assert done.returncode in (0, run(words, "").returncode)
+def test_a_stream_that_is_closed_ends_no_command(closed: str) -> None:
+    done = run(("version",), closed)
+    assert done.returncode == 0
     assert done.stderr == ""
     assert bool(done.stdout) is ("1" not in closed and ">&-" not in closed.replace("2>&-", ""))
 
