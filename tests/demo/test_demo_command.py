@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from forebay.wire import ExitCode
+
 COMMAND = [sys.executable, "-m", "forebay.cli", "demo", "--payload-mib", "1"]
 TIMEOUT_S = 100
 
@@ -151,7 +153,7 @@ def test_killed_process_is_named_in_one_line_and_the_others_end(
     pool = pool_of(children["daemon"])
     children[victim].kill()
     _, words = running_demo.communicate(timeout=TIMEOUT_S)
-    assert running_demo.returncode == 1
+    assert running_demo.returncode == ExitCode.NO_ANSWER
     assert words.splitlines()[-1].startswith(
         f"forebay: the {victim} (pid {children[victim].pid}) was killed by signal 9"
     )

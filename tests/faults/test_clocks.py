@@ -12,8 +12,13 @@ import forebay
 
 PACKAGES = ("wire", "shm", "sockets", "daemon", "trainer", "orchestrator_client")
 ROOT = Path(forebay.__file__).parent
-FOR_PEOPLE = {("shm/locks.py", "strftime"), ("daemon/main.py", "gmtime")}
-"""What is written into a lock file, and in front of a line of the log."""
+FOR_PEOPLE = {
+    ("shm/locks.py", "strftime"),
+    ("sockets/log_lines.py", "gmtime"),
+    *(("daemon/notify.py", name) for name in ("strftime", "gmtime", "time")),
+}
+"""What is written into a lock file and in front of a line of the log, and until when `systemctl status` says that a
+daemon drains."""
 MONOTONIC = {
     "monotonic",
     "monotonic_ns",
