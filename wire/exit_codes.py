@@ -26,7 +26,7 @@ EXIT_MEANINGS: dict[ExitCode, str] = {
     ExitCode.FAILED: "it failed: no room in shared memory, another protocol version, a failed check, or a no",
     ExitCode.USAGE: "wrong use: an unknown option, a setting out of range",
     ExitCode.HELD: "another process holds the pool or the endpoint; the message names it",
-    ExitCode.NO_ANSWER: "no daemon answers, or somebody went away: it, or a process of a demonstration or benchmark;"
+    ExitCode.NO_ANSWER: "no daemon answers, or it went away, or a process of a demonstration or benchmark did;"
     " the message says who, and why",
     ExitCode.REFUSED: "the daemon refused: this client may not, or not now; the message has the refusal's code",
     ExitCode.UNKNOWN: "the daemon knows no queue, or no micro-batch, of that name",

@@ -15,10 +15,11 @@ ROOT = Path(forebay.__file__).parent
 FOR_PEOPLE = {
     ("shm/locks.py", "strftime"),
     ("sockets/log_lines.py", "gmtime"),
+    ("daemon/pages.py", "time"),
     *(("daemon/notify.py", name) for name in ("strftime", "gmtime", "time")),
 }
-"""What is written into a lock file and in front of a line of the log, and until when `systemctl status` says that a
-daemon drains."""
+"""What is written into a lock file and in front of a line of the log, until when systemd hears that a daemon drains,
+and, as Prometheus counts it, when the daemon began."""
 MONOTONIC = {
     "monotonic",
     "monotonic_ns",
