@@ -18,8 +18,8 @@ FOR_PEOPLE = {
     ("daemon/pages.py", "time"),
     *(("daemon/notify.py", name) for name in ("strftime", "gmtime", "time")),
 }
-"""What is written into a lock file and in front of a line of the log, until when systemd hears that a daemon drains,
-and, as Prometheus counts it, when the daemon began."""
+"""What is written into a lock file and in front of a line of the log; until when systemd hears that a daemon drains;
+and when a daemon began, for Prometheus."""
 MONOTONIC = {
     "monotonic",
     "monotonic_ns",
