@@ -18,8 +18,7 @@ FOR_PEOPLE = {
     ("daemon/pages.py", "time"),
     *(("daemon/notify.py", name) for name in ("strftime", "gmtime", "time")),
 }
-"""What is written into a lock file and in front of a line of the log; until when systemd hears that a daemon drains;
-and when a daemon began, for Prometheus."""
+"""Who tells people: a lock file, a line of the log, systemd until when a daemon drains, Prometheus its start."""
 MONOTONIC = {
     "monotonic",
     "monotonic_ns",
