@@ -233,6 +233,7 @@ import msgspec
 file = SlotFile(Path(sys.argv[1]), 0)
 file.reserve(100_000)
 file.remap()
+file.write_state(SlotState.FREE)  # only such a slot is ever loaned; the one before may have left it READY
 say("begin")
 generation = file.header().generation
 while True:
