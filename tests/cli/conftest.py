@@ -1,11 +1,17 @@
-"""A ledger and its peers, for what is told of it."""
+"""A ledger and its peers, for what is told of it; and a daemon that commands are tried on."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from forebay import LocalDaemon, local_daemon
+
+from ..daemon.conftest import sender, trainer
 from ..daemon.ledger_driver import Driver
-from ..daemon.ledger_peers import Sender, Trainer
+
+__all__ = ["sender", "trainer"]
 
 
 @pytest.fixture
@@ -14,12 +20,9 @@ def driver() -> Driver:
 
 
 @pytest.fixture
-def sender(driver: Driver) -> Sender:
-    return Sender(driver)
+def daemon() -> Iterator[LocalDaemon]:
+    with local_daemon(slots=3, slot_initial_bytes=1 << 16) as started:
+        yield started
 
 
-@pytest.fixture
-def trainer(driver: Driver) -> Trainer:
-    trainer = Trainer(driver)
-    trainer.attach()
-    return trainer
+# All of them.

@@ -21,7 +21,6 @@ from pathlib import Path
 import pytest
 
 from forebay import Staged, StagingClient
-from forebay.daemon import Settings
 
 from ..end_to_end.party import digest, micro_batch
 from ..end_to_end.processes import EVENT_S, StartParty, all_free, see, slot_in
@@ -42,7 +41,6 @@ from .manifests import mounts_of, read_pods, variables_of
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {field.name for field in dataclasses.fields(Settings)}
 
 __all__ = [
     "test_a_micro_batch_larger_than_its_slot_makes_the_slot_grow",
@@ -148,7 +146,6 @@ def check_health(pod: Pod, opt: Path, endpoint: str) -> subprocess.CompletedProc
     return pod.run(image(pod, opt), *final_stage().command("HEALTHCHECK"), environment=variables)
 
 
-@pytest.mark.skipif("http_endpoint" not in SETTINGS, reason="this daemon has no http_endpoint")
 def test_a_daemon_that_serves_is_healthy(start_daemon: StartContained) -> None:
     asked = start_daemon().in_it(*final_stage().command("HEALTHCHECK"))
     assert asked.returncode == 0, asked.stderr

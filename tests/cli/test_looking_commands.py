@@ -1,86 +1,26 @@
-"""The inspector's commands against a real daemon: what they print, as text and JSON, and how they end."""
+"""Commands that look, against a real daemon: what they print, as text and JSON, and how they end."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
-import numpy as np
 import pytest
 
-from forebay import LocalDaemon, StagingClient, local_daemon
-from forebay.cli.drain import _Teller, held_up, left_words
+from forebay import LocalDaemon, local_daemon
 from forebay.cli.forget import NotForgottenError
-from forebay.cli.stories import Case, Fault
+from forebay.cli.stories import Case
 from forebay.wire import ExitCode, exit_code
 
-from .seen_stories import queue, slot, status
+from .operated import END_S, HOSTILE, cli, stage, tell, told
 from .test_inspector import HEAVY, TELL_MODULES, run
 
-END_S = 60.0
-HOSTILE = "k\x1b[31m\x9b2J\u202e\r\n"
-TREE: dict[str, Any] = {
-    "ids": np.arange(3000, dtype=np.int16).reshape(3, 1000),
-    "mask": np.ones(7, ml_dtypes.bfloat16),
-    "meta": {"name": HOSTILE},
-}
 LOOKING = [("why", "k"), ("peek", "k"), ("queue", "train"), ("events",)]
 ORDERS = [("pause",), ("resume",), ("drain",), ("reset", "train", "--yes"), ("forget", "k", "--yes")]
-
-
-def cli(
-    *arguments: str, to: LocalDaemon | str = "", said: str = "", columns: int = 80
-) -> subprocess.CompletedProcess[str]:
-    endpoint = to if isinstance(to, str) else to.control_endpoint
-    return subprocess.run(
-        [sys.executable, "-m", "forebay.cli", *arguments, "--endpoint", endpoint],
-        input=said,
-        capture_output=True,
-        text=True,
-        timeout=END_S,
-        check=False,
-        env=os.environ | {"COLUMNS": str(columns)},
-    )
-
-
-def told(*arguments: str, to: LocalDaemon, code: int = 0) -> Any:
-    done = cli(*arguments, "--json", to=to)
-    assert done.returncode == code, done.stderr
-    assert done.stdout.isascii()
-    return json.loads(done.stdout)
-
-
-def tell(daemon: LocalDaemon, what: Callable[[StagingClient], Awaitable[Any]]) -> Any:
-    async def run() -> Any:
-        async with StagingClient(daemon.control_endpoint) as client:
-            return await what(client)
-
-    return asyncio.run(run())
-
-
-def stage(daemon: LocalDaemon, *keys: str, queue: str = "train", **options: Any) -> None:
-    async def run(client: StagingClient) -> None:
-        for key in keys:
-            await client.stage(TREE, key=key, queue=queue, **options)
-
-    tell(daemon, run)
-
-
-@pytest.fixture
-def daemon() -> Iterator[LocalDaemon]:
-    with local_daemon(slots=3, slot_initial_bytes=1 << 16) as started:
-        yield started
-
-
-# All of them.
 
 
 @pytest.mark.parametrize("command", LOOKING + ORDERS, ids=str)
@@ -283,151 +223,3 @@ def test_a_micro_batch_that_is_kept_is_said_to_be_kept_and_why() -> None:
     error = NotForgottenError("k", "in_use", "the trainer of queue 'train' has 'k'")
     assert str(error) == "'k' was not forgotten (in_use): the trainer of queue 'train' has 'k'"
     assert exit_code(error) == ExitCode.REFUSED
-
-
-# Orders.
-
-
-def test_pause_resume_and_drain_say_what_flows_now(daemon: LocalDaemon) -> None:
-    assert told("pause", "train", to=daemon) == {"draining": False, "all_paused": False, "paused": ["train"]}
-    assert "lends nothing of 'train'" in cli("pause", "train", to=daemon).stdout
-    assert told("pause", to=daemon)["all_paused"]
-    assert told("drain", to=daemon)["draining"]
-    assert told("resume", to=daemon) == {"draining": False, "all_paused": False, "paused": []}
-
-
-def test_a_pause_of_a_queue_that_nobody_knows_is_done_and_said(daemon: LocalDaemon) -> None:
-    done = cli("pause", "nosuch", to=daemon)
-    assert done.returncode == 0
-    assert "lends nothing of 'nosuch'" in done.stdout
-    words = "no queue 'nosuch' is known yet; it will be held from its first micro-batch on"
-    assert done.stderr == f"forebay: {words}\n"
-    stage(daemon, "k")
-    assert cli("pause", "train", to=daemon).stderr == ""
-    assert cli("pause", to=daemon).stderr == ""
-
-
-def test_a_queue_that_is_resumed_while_all_are_paused_is_said_to_be_held(daemon: LocalDaemon) -> None:
-    cli("pause", to=daemon)
-    done = cli("resume", "train", to=daemon)
-    assert done.returncode == ExitCode.FAILED
-    assert done.stderr == "forebay: 'train' is still held: all queues are paused; forebay resume undoes that\n"
-    assert told("status", to=daemon)["paused"]
-    assert cli("resume", to=daemon).returncode == 0
-    assert cli("resume", "train", to=daemon).returncode == 0
-
-
-def test_a_paused_and_drained_daemon_says_why_nothing_moves(daemon: LocalDaemon) -> None:
-    stage(daemon, "k")
-    cli("pause", "train", to=daemon)
-    assert told("why", "k", to=daemon)["case"] == Case.PAUSED
-    cli("drain", to=daemon)
-    stage(daemon, "late")
-    found = told("why", "late", to=daemon)
-    assert found["case"] == Case.REFUSED
-    assert "(draining)" in found["words"]
-    assert "forebay resume" in found["remedy"]
-
-
-def test_a_drain_waits_until_nothing_is_left(daemon: LocalDaemon) -> None:
-    stage(daemon, "k")
-    done = cli("drain", "--wait", "--wait-s", "0.2", to=daemon)
-    assert done.returncode == ExitCode.FAILED
-    assert "left: 1 READY" in done.stderr
-    assert "- queue 'train' has 1 micro-batch READY and no trainer" in done.stderr.splitlines()[1]
-    assert done.stderr.splitlines()[-1].endswith("the daemon stays drained: forebay resume undoes that")
-    with subprocess.Popen(
-        [sys.executable, "-m", "forebay.cli", "drain", "--wait", "--json", "--endpoint", daemon.control_endpoint],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as waits:
-        try:
-            assert waits.stderr is not None
-            assert waits.stderr.readline() == "left: 1 READY\n"
-            tell(daemon, lambda client: client.reset())
-            out, _ = waits.communicate(timeout=END_S)
-        finally:
-            waits.kill()
-    assert waits.returncode == 0
-    assert json.loads(out)["left"] == 0
-
-
-def test_a_drain_that_is_interrupted_says_that_it_stays(daemon: LocalDaemon) -> None:
-    stage(daemon, "k")
-    with subprocess.Popen(
-        [sys.executable, "-m", "forebay.cli", "drain", "--wait", "--endpoint", daemon.control_endpoint],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as waits:
-        try:
-            assert waits.stderr is not None
-            assert waits.stderr.readline() == "left: 1 READY\n"
-            waits.send_signal(signal.SIGINT)
-            out, said = waits.communicate(timeout=END_S)
-        finally:
-            waits.kill()
-    assert (waits.returncode, out) == (ExitCode.INTERRUPTED, "")
-    assert said.endswith("forebay: the daemon stays drained: forebay resume undoes that\n")
-    assert told("status", to=daemon)["draining"]
-
-
-def test_a_drain_is_held_up_by_a_pause_of_all() -> None:
-    paused = status(slot(0, "READY", "k"), draining=True, paused=True, queues=(queue(ready=("k",)),))
-    assert [one.fault for one in held_up(paused)] == [Fault.PAUSED]
-
-
-def test_what_holds_a_drain_up_is_said_when_it_changes_and_only_of_queues_that_hold_something(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    ready = slot(0, "READY", "k", age_s=41.0)
-    waits = queue(name="eval", asks_s=9.0, paused=True)
-    still = status(ready, draining=True, queues=(queue(ready=("k",)), waits))
-    gone = status(ready, draining=True, queues=(queue(ready=("k",), trainer=None), waits))
-    teller = _Teller()
-    for seen in (still, still, gone, gone, still):
-        teller.tell(left_words(seen), held_up(seen))
-    told_lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("  ")]
-    assert told_lines[0] == "left: 1 READY"
-    assert ["no trainer" in line for line in told_lines[1:]] == [False, True, False]
-    assert not any("eval" in line or "drains" in line for line in told_lines)
-
-
-def test_a_time_to_wait_without_a_wait_is_refused_and_nothing_is_drained(daemon: LocalDaemon) -> None:
-    done = cli("drain", "--wait-s", "1", to=daemon)
-    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
-    assert "--wait" in done.stderr
-    assert not told("status", to=daemon)["draining"]
-
-
-@pytest.mark.parametrize(("said", "code"), [("n\n", ExitCode.FAILED), ("", ExitCode.USAGE)])
-@pytest.mark.parametrize("command", [("reset", "train"), ("forget", "k")], ids=str)
-def test_nothing_is_dropped_that_nobody_agreed_to(
-    daemon: LocalDaemon, command: tuple[str, ...], said: str, code: int
-) -> None:
-    stage(daemon, "k")
-    done = cli(*command, to=daemon, said=said)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert "nothing was changed" in done.stderr
-    assert told("why", "k", to=daemon)["case"] == Case.NO_TRAINER
-
-
-def test_a_reset_says_what_it_would_drop_and_what_it_dropped(daemon: LocalDaemon) -> None:
-    stage(daemon, "k", "l")
-    done = cli("reset", "train", to=daemon, said="y\n")
-    assert "2 READY, 0 filling and 0 waiting" in done.stderr
-    assert done.stdout == "dropped 2 micro-batches of queue 'train'\n"
-    events = [json.loads(line) for line in cli("events", "--json", to=daemon).stdout.splitlines()]
-    assert any(event["event"] == "reset" and event["who"].startswith("forebay reset pid") for event in events)
-
-
-def test_what_is_forgotten_can_be_staged_again(daemon: LocalDaemon) -> None:
-    stage(daemon, "k")
-    assert told("forget", "k", "--yes", to=daemon) == {"queue": "train", "key": "k", "was": "ready"}
-    assert told("why", "k", to=daemon)["case"] == Case.FORGOTTEN
-    done = cli("forget", "k", "--yes", to=daemon)
-    assert done.returncode == ExitCode.UNKNOWN
-    assert done.stderr == "forebay: nothing to forget: queue 'train' knows no micro-batch 'k'\n"
-    stage(daemon, "k")
-    assert told("why", "k", to=daemon)["case"] == Case.NO_TRAINER
