@@ -72,7 +72,7 @@ def test_a_process_that_ends_with_an_open_queue_ends_as_if_it_were_closed() -> N
 # --- a forked child ---
 
 PREFACE = f"""
-import os, signal, sys, threading
+import faulthandler, os, signal, sys, threading
 import numpy as np
 from forebay.trainer import JaxTransfer, StagingQueue, TrainerSettings
 
@@ -98,7 +98,8 @@ def child_of_a_moment_in_which_the_lock_is_held():
     assert held.wait(WAIT_S)
     child = os.fork()
     if not child:
-        signal.alarm(WAIT_S)  # ends a child that hangs
+        faulthandler.dump_traceback_later(WAIT_S / 2)  # says where a child hangs
+        signal.alarm(WAIT_S)  # and ends it
         sys.exit(7)
     _, status = os.waitpid(child, 0)
     let_go.set()
@@ -114,8 +115,10 @@ print(codes[1:], end="")
 
 
 def run(script: str) -> tuple[int, str]:
+    """Runs a script; returns its exit code and what it printed, and shows its errors where a test then fails."""
     command = [sys.executable, "-W", "ignore", "-c", PREFACE + script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10 * WAIT_S, check=False)
+    sys.stderr.write(done.stderr)
     return done.returncode, done.stdout
 
 
