@@ -22,7 +22,17 @@ from forebay.cli.inspector import Inspector
 from forebay.wire import BrokenError, ExitCode, QueueStatus, Reset, SlotStatus, Status, WasReset
 
 ASKING = ("status", "slots", "queues")
-HEAVY = {"numpy", "numcodecs", "ml_dtypes", "xxhash", "jax", "rich", "zmq.auth", "forebay.daemon.server"}
+HEAVY = {
+    "numpy",
+    "numcodecs",
+    "ml_dtypes",
+    "xxhash",
+    "jax",
+    "rich",
+    "pydantic",
+    "zmq.auth",
+    "forebay.daemon.server",
+}
 TELL_MODULES = """
 import sys
 from forebay.cli import main
