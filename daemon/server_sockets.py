@@ -84,7 +84,7 @@ class ServerSockets:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         with contextlib.ExitStack() as undo:
             undo.callback(self._context.term)
-            self._gate = None if keys is None else Gate(self._context, keys)
+            self._gate = None if keys is None else Gate(self._context, keys, self._faults)
             undo.callback(self._close_gate)
             self.control = self._bind("control_endpoint")
             undo.callback(self.control.close, linger_ms=0)

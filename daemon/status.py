@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from forebay.wire import OfferStatus, PeerStatus, QueueStatus, SlotStatus, Status
+from collections.abc import Iterator
+
+from forebay.wire import FaultStatus, OfferStatus, PeerStatus, QueueStatus, SlotStatus, Status
 
 from .book import Book
 from .micro_batch import MicroBatch
@@ -44,7 +46,13 @@ def describe(
         slots=tuple(_slots(book, staleness, now)),
         queues=tuple(_queue(book, queue, now) for queue in book.queues),
         counters=dict(book.out.counters + book.incoming.faults()),
+        faults=tuple(_faults(book, now)),
     )
+
+
+def _faults(book: Book, now: float) -> Iterator[FaultStatus]:
+    for counter, last in book.incoming.peer_faults.last().items():
+        yield FaultStatus(counter=counter, age_s=now - last.at, by=last.by)
 
 
 def _slots(book: Book, staleness: Staleness, now: float) -> list[SlotStatus]:

@@ -76,7 +76,7 @@ class BulkReceiver:
         self._gate: Gate | None = None
         try:
             # The context is its own, so it needs a gate of its own as well.
-            self._gate = None if keys is None else Gate(self._context, keys)
+            self._gate = None if keys is None else Gate(self._context, keys, incoming.peer_faults)
             endpoint = Endpoint(
                 self._context,
                 zmq.PULL,

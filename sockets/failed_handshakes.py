@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
 import zmq
 
-from forebay.wire import Event, Faults
+from forebay.wire import Event, Faults, LastFault
 
 from .limited_log import LimitedLog
 
@@ -19,7 +20,8 @@ EVENTS: Final = (
 )
 """What a monitor has to tell beside who came and who left."""
 
-_NOT_AUTHORISED: Final = "not_authorised"
+NOT_AUTHORISED: Final = "not_authorised"
+"""A key that the operator does not know: the `Gate` tells of it, and notes whose it was."""
 _HUNG_UP: Final = "hung_up"
 _WORDS: Final = {
     _HUNG_UP: "it does not use keys as this endpoint does, or only looked whether the port is open",
@@ -27,8 +29,8 @@ _WORDS: Final = {
     "no_keys": "it does not use keys as this endpoint does",
     "protocol": "it broke ZeroMQ's rules",
 }
-HANDSHAKE_FAILURES: Final = (_NOT_AUTHORISED, *_WORDS)
-"""Why a handshake may fail; each is counted as `handshake_failed_REASON`."""
+HANDSHAKE_FAILURES: Final = (NOT_AUTHORISED, *_WORDS)
+"""Why a handshake may fail."""
 
 _PROTOCOL_ERRORS: Final[dict[int, str]] = {
     zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "wrong_server_key",
@@ -83,15 +85,16 @@ class FailedHandshakes:
             self._peers[descriptor] = _SHUT
 
     def _fail(self, reason: str) -> None:
-        if reason == _NOT_AUTHORISED:
-            self._faults.count(f"handshake_failed_{reason}")  # the gate has told of it
+        if reason == NOT_AUTHORISED:
+            self._faults.count(counter_of(reason))  # the gate has told of it
         elif self._is_in_order:
             self._failed = reason
         else:
             self._tell(reason, "unknown")
 
     def _tell(self, reason: str, peer: str) -> None:
-        self._faults.count(f"handshake_failed_{reason}")
+        self._faults.count(counter_of(reason))
+        self._faults.note(counter_of(reason), LastFault(time.monotonic(), peer))
         self._log.tell(
             # Where there are no keys, it is mostly somebody who looks whether the port is open.
             logging.WARNING if self._bound.curve_server else logging.INFO,
@@ -102,9 +105,14 @@ class FailedHandshakes:
         )
 
 
+def counter_of(reason: str) -> str:
+    """Returns the name under which `Faults` counts a reason of `HANDSHAKE_FAILURES`."""
+    return f"handshake_failed_{reason}"
+
+
 def _reason(event: int, value: int) -> str:
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return _NOT_AUTHORISED
+        return NOT_AUTHORISED
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
         return _PROTOCOL_ERRORS.get(value, "protocol")
     return _HUNG_UP

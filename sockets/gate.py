@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import stat
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,8 @@ from forebay.wire import (
     STRANGER,
     Client,
     Event,
+    Faults,
+    LastFault,
     LocalError,
     SettingError,
     check_key_settings,
@@ -24,6 +27,7 @@ from forebay.wire import (
     words_of,
 )
 
+from .failed_handshakes import NOT_AUTHORISED, counter_of
 from .keys import KeyPair, check_mode, load_key_pair
 from .limited_log import LimitedLog
 from .telling import tell
@@ -148,9 +152,10 @@ class Gate:
     Args:
         context: The context; it can end only after `close`.
         keys: The server's.
+        faults: Hears who was turned away last; they are counted where the handshake fails.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: ServerKeys) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: ServerKeys, faults: Faults) -> None:
         # Here: it brings asyncio along, which a daemon without keys does not need.
         from zmq.auth.thread import ThreadAuthenticator
 
@@ -164,6 +169,7 @@ class Gate:
                 await super().handle_zap_message(msg)
 
         self._authorised = keys.authorised
+        self._faults = faults
         self._log = LimitedLog(log)
         self._authenticator = Authenticator(context, log=logging.getLogger("forebay.zap"))
         self._authenticator.configure_curve_callback(_DOMAIN, self)
@@ -176,14 +182,21 @@ class Gate:
     def callback(self, domain: str, key: bytes) -> bool:  # noqa: ARG002 - pyzmq's signature
         """Tells pyzmq whether a key may enter."""
         text = key.decode()  # Z85
+        if self._may_enter(text):
+            return True
+        by = f"{self._authenticator.peer} with key {text}"
+        self._faults.note(counter_of(NOT_AUTHORISED), LastFault(time.monotonic(), by))
+        return False
+
+    def _may_enter(self, key: str) -> bool:
         try:
-            client = self._authorised.client_of(text)
+            client = self._authorised.client_of(key)
         except Exception as error:  # noqa: BLE001 - it would end pyzmq's thread, and nobody would enter any more
-            self._log.tell(logging.ERROR, Event.GATE_FAILED, key=text, reason=words_of(error))
+            self._log.tell(logging.ERROR, Event.GATE_FAILED, key=key, reason=words_of(error))
             return False
         if not client.rights:
             peer = self._authenticator.peer
-            self._log.tell(logging.WARNING, Event.STRANGER_TURNED_AWAY, key=text, peer=peer)
+            self._log.tell(logging.WARNING, Event.STRANGER_TURNED_AWAY, key=key, peer=peer)
         return bool(client.rights)
 
     def close(self) -> None:

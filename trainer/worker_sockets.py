@@ -86,7 +86,8 @@ class WorkerSockets:
         with contextlib.ExitStack() as undo:
             undo.callback(self._context.term)
             max_connections = fitting_connections(settings.max_connections, setting="max_connections", endpoints=2)
-            self._gate = None if keys is None else Gate(self._context, keys)
+            faults = books.incoming.peer_faults
+            self._gate = None if keys is None else Gate(self._context, keys, faults)
             undo.callback(self._close_gate)
             self.control = Endpoint(
                 self._context,
@@ -99,7 +100,7 @@ class WorkerSockets:
                 send_high_water=_ANSWER_MESSAGES,
                 keys=keys,
                 gid=gid,
-                faults=books.incoming.peer_faults,
+                faults=faults,
             )
             undo.callback(self.control.close, linger_ms=0)
             self._answers = PeerAnswers(self.control)

@@ -94,8 +94,9 @@ if TYPE_CHECKING:
     )
     from .events import EVENT_MEANINGS, Event
     from .exit_codes import EXIT_MEANINGS, ExitCode, exit_code
-    from .faults import Faults
+    from .faults import Faults, LastFault
     from .inspection import (
+        FaultStatus,
         GetStatus,
         OfferStatus,
         Peek,
@@ -233,6 +234,7 @@ __all__ = [
     "Event",
     "Events",
     "ExitCode",
+    "FaultStatus",
     "Faults",
     "FindPool",
     "Finished",
@@ -253,6 +255,7 @@ __all__ = [
     "Incoming",
     "Inspection",
     "KeyGone",
+    "LastFault",
     "LeafSpec",
     "Lend",
     "Limits",

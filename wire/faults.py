@@ -1,9 +1,23 @@
-"""How often peers did what came to nothing, for a status to show."""
+"""How often peers did what came to nothing, who did so last and when, for a status to show."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import Counter
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LastFault:
+    """The last time that something happened.
+
+    Attributes:
+        at: Monotonic second.
+        by: Who did it; empty if that is not known.
+    """
+
+    at: float
+    by: str
 
 
 class Faults:
@@ -11,6 +25,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self._last: dict[str, LastFault] = {}
         self._lock = threading.Lock()
 
     def count(self, reason: str) -> None:
@@ -18,7 +33,17 @@ class Faults:
         with self._lock:
             self._counts[reason] += 1
 
+    def note(self, reason: str, last: LastFault) -> None:
+        """Notes who did it last; whether it counts is said by `count`."""
+        with self._lock:
+            self._last[reason] = last
+
     def counts(self) -> Counter[str]:
         """Returns how often each did."""
         with self._lock:
             return self._counts.copy()
+
+    def last(self) -> dict[str, LastFault]:
+        """Returns the last of each that was noted."""
+        with self._lock:
+            return self._last.copy()

@@ -108,6 +108,20 @@ class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     heard_s: float
 
 
+class FaultStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The last time that a peer did something to no avail.
+
+    Attributes:
+        counter: Its name among the counters.
+        age_s: Seconds since.
+        by: Who did it, as far as that is known.
+    """
+
+    counter: str
+    age_s: float
+    by: str
+
+
 class Status(Message, frozen=True):
     """What the daemon holds now.
 
@@ -130,6 +144,7 @@ class Status(Message, frozen=True):
         private_bytes: Private memory of the daemon at its last look, at most a second ago; 0 if it never looks.
         max_private_bytes: At which it ends; 0 for no bound.
         paused: Whether every queue is paused.
+        faults: The last of what peers did to no avail, where it is known.
     """
 
     software: str
@@ -150,6 +165,7 @@ class Status(Message, frozen=True):
     max_private_bytes: int = 0
     stopping: bool = False
     paused: bool = False
+    faults: tuple[FaultStatus, ...] = ()
 
 
 class Peek(Message, frozen=True):

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterator
 from typing import Final
 
-from forebay.wire import QueueStatus, SlotStatus, Status
+from forebay.wire import FaultStatus, QueueStatus, SlotStatus, Status, printable
 
 from ..words import age, counted, listed, named, quoted, size
 
@@ -21,6 +21,8 @@ STILL_S = 5.0
 """Seconds in which a trainer with nothing on its device takes what is READY, or does something short before."""
 LONG_S = 60.0
 """Seconds on the device that are worth a line while no sender waits: most steps are shorter."""
+LATELY_S = 600.0
+"""Seconds for which a handshake that failed is told of: whoever still needs a key tries again sooner."""
 _MEMORY_SHARE = 0.8
 _HANDSHAKE = "handshake_failed_"
 _ONLY_LOOKED = "hung_up"
@@ -269,12 +271,23 @@ def _of_bounds(status: Status) -> Iterator[Finding]:
     if bound and status.private_bytes >= _MEMORY_SHARE * bound:
         words = f"the daemon has {size(status.private_bytes)} of private memory, and ends at {size(bound)}"
         yield Finding(Fault.MEMORY, words, "see docs/bounds.md for what takes it, or raise max_private_bytes")
-    failed = {
-        name.removeprefix(_HANDSHAKE): count
-        for name, count in status.counters.items()
-        if name.startswith(_HANDSHAKE) and not name.endswith(_ONLY_LOOKED)
-    }
-    if failed:
-        reasons = ", ".join(f"{count} {name}" for name, count in failed.items())
-        words = f"{counted(sum(failed.values()), 'handshake')} failed since the daemon's start ({reasons})"
-        yield Finding(Fault.HANDSHAKES, words, "its log says from where; see docs/security.md")
+    yield from _of_handshakes(status)
+
+
+def _of_handshakes(status: Status) -> Iterator[Finding]:
+    last = min(filter(_is_handshake, status.faults), key=lambda fault: fault.age_s, default=None)
+    if last is None or last.age_s >= LATELY_S:
+        return
+    failed = {name: count for name, count in status.counters.items() if _counts_handshakes(name)}
+    reasons = ", ".join(f"{count} {name.removeprefix(_HANDSHAKE)}" for name, count in failed.items())
+    words = f"{counted(sum(failed.values()), 'handshake')} failed since the daemon's start ({reasons}),"
+    words += f" the last {age(last.age_s)} ago, by {printable(last.by)}"
+    yield Finding(Fault.HANDSHAKES, words, "its log tells of each; see docs/security.md")
+
+
+def _is_handshake(fault: FaultStatus) -> bool:
+    return _counts_handshakes(fault.counter)
+
+
+def _counts_handshakes(counter: str) -> bool:
+    return counter.startswith(_HANDSHAKE) and not counter.endswith(_ONLY_LOOKED)

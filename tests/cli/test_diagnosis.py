@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forebay.cli.stories import Fault, diagnose
-from forebay.wire import GIB, SlotStatus, Status
+from forebay.wire import GIB, FaultStatus, SlotStatus, Status
 
 from .seen_stories import SENDER, TRAINER, UNKNOWN, offer, queue, slot, status
 
@@ -17,6 +17,10 @@ SILENT = {"sender": SENDER, "expected_bytes": 100, "received_bytes": 43, "silent
 
 def of(*slots: SlotStatus, offers: Any = (), **fields: Any) -> Status:
     return status(*slots, queues=(queue(**fields),), offers=offers)
+
+
+def failed(reason: str, age_s: float) -> FaultStatus:
+    return FaultStatus(counter=f"handshake_failed_{reason}", age_s=age_s, by="10.0.0.7:51")
 
 
 CASES: dict[str, tuple[Status, Fault, tuple[str, ...]]] = {
@@ -84,9 +88,12 @@ CASES: dict[str, tuple[Status, Fault, tuple[str, ...]]] = {
         ("1 GiB of private memory, and ends at 1 GiB",),
     ),
     "handshakes": (
-        status(counters={"handshake_failed_no_keys": 2, "handshake_failed_hung_up": 5}),
+        status(
+            counters={"handshake_failed_no_keys": 2, "handshake_failed_hung_up": 5},
+            faults=(failed("no_keys", 90.0), failed("hung_up", 1.0)),
+        ),
         Fault.HANDSHAKES,
-        ("2 handshakes failed since the daemon's start (2 no_keys)",),
+        ("2 handshakes failed since the daemon's start (2 no_keys), the last 90 s ago, by 10.0.0.7:51",),
     ),
 }
 
@@ -128,7 +135,8 @@ def test_every_fault_is_found_in_one_of_these() -> None:
         of(slot(0, "READY", "a"), offers=(offer("k", waits_s=0.2),), asks_s=0.5, ready=("a",)),
         status(private_bytes=GIB // 2, max_private_bytes=GIB),
         status(private_bytes=GIB),
-        status(counters={"handshake_failed_hung_up": 5, "published": 7}),
+        status(counters={"handshake_failed_hung_up": 5, "published": 7}, faults=(failed("hung_up", 1.0),)),
+        status(counters={"handshake_failed_no_keys": 2}, faults=(failed("no_keys", 601.0),)),
     ],
 )
 def test_of_a_daemon_that_works_there_is_nothing_to_say(daemon: Status) -> None:

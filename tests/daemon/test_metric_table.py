@@ -33,7 +33,7 @@ _TEMPLATES: dict[str, list[str]] = {
     ],
     "offered_stale_{count}": [f"offered_stale_{why}" for why in STALE_BY],
     "dropped_stale_{count}": [f"dropped_stale_{why}" for why in STALE_BY],
-    "handshake_failed_{reason}": [f"handshake_failed_{why}" for why in HANDSHAKE_FAILURES],
+    "counter_of(reason)": [handshakes_module.counter_of(why) for why in HANDSHAKE_FAILURES],
     # Where a name is passed on; those who pass it are found by themselves.
     "counter": [],
     "reason": [],
@@ -58,6 +58,8 @@ def _written(node: ast.expr) -> Iterator[str]:
         yield node.value
     elif isinstance(node, ast.JoinedStr):
         yield ast.unparse(node).removeprefix("f").strip("'\"")
+    elif isinstance(node, ast.Call):
+        yield ast.unparse(node)
     elif isinstance(node, ast.Name) and node.id in ("counter", "reason", "fault"):
         yield node.id
 
@@ -82,7 +84,7 @@ def test_every_reason_to_be_stale_is_known() -> None:
 
 
 def test_every_reason_of_a_failed_handshake_is_known() -> None:
-    reasons = {*handshakes_module._PROTOCOL_ERRORS.values(), "protocol", handshakes_module._NOT_AUTHORISED}
+    reasons = {*handshakes_module._PROTOCOL_ERRORS.values(), "protocol", handshakes_module.NOT_AUTHORISED}
     assert reasons | {handshakes_module._HUNG_UP} == set(HANDSHAKE_FAILURES)
 
 

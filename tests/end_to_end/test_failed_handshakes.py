@@ -65,7 +65,13 @@ def test_a_daemon_tells_who_failed_to_get_in_and_its_status_counts_them(
             async def counters() -> Mapping[str, int]:
                 return (await client.status()).counters
 
+            began = time.monotonic()
             await knock_until_counted(files, [daemon.control_endpoint, daemon.ready.data_endpoint], counters)
+            [last] = (await client.status()).faults
+            assert last.counter == REASON
+            assert 0 <= last.age_s <= time.monotonic() - began
+            # Unknown where the connection was over before the daemon looked.
+            assert last.by == "unknown" or last.by.startswith("127.0.0.1:")
 
     asyncio.run(run())
     for name in ("control", "data"):

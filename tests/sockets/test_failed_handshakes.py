@@ -34,7 +34,7 @@ class Door:
         self._undo = undo
         inside = self._context()
         self.faults = Faults()
-        undo.callback(Gate(inside, keys).close)
+        undo.callback(Gate(inside, keys, self.faults).close)
         self.endpoint = Endpoint(
             inside,
             zmq.ROUTER,
@@ -122,6 +122,8 @@ def test_an_unknown_key_is_told_with_its_host_by_the_gate_alone_and_counted(
     assert door.faults.counts() == {"handshake_failed_not_authorised": 1}
     [told] = caplog.messages
     assert told == f"stranger_turned_away key={door.files.public('bob')} peer=127.0.0.1"
+    [last] = door.faults.last().values()
+    assert last.by == f"127.0.0.1 with key {door.files.public('bob')}"
 
 
 def test_of_any_number_of_failed_handshakes_few_are_told_and_all_are_counted(

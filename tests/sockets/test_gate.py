@@ -15,7 +15,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from forebay.sockets import AuthorisedFile, Endpoint, Gate, load_client_keys, load_key_pair, load_server_keys
-from forebay.wire import STRANGER, DataProtection, HeldError, Limits, Peer, Right, Welcome, encode_message
+from forebay.wire import STRANGER, DataProtection, Faults, HeldError, Limits, Peer, Right, Welcome, encode_message
 
 from .key_files import KeyFiles
 
@@ -52,7 +52,7 @@ class Site:
 
     def bind(self, address: str = "tcp://127.0.0.1:*", *, gate: bool = True, has_keys: bool = True) -> Endpoint:
         if gate:
-            self.gate = Gate(self._inside, self.keys)
+            self.gate = Gate(self._inside, self.keys, Faults())
         endpoint = Endpoint(
             self._inside,
             zmq.ROUTER,
@@ -262,7 +262,7 @@ def test_a_gate_that_cannot_start_keeps_no_context_from_ending(
     monkeypatch.setattr("zmq.auth.thread.AuthenticationThread.start", refuse)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     with pytest.raises(RuntimeError, match="new thread"):
-        Gate(context, site.keys)
+        Gate(context, site.keys, Faults())
     ending = threading.Thread(target=context.term, daemon=True)
     ending.start()
     ending.join(PATIENCE_MS / 1000)
