@@ -98,8 +98,8 @@ def child_of_a_moment_in_which_the_lock_is_held():
     assert held.wait(WAIT_S)
     child = os.fork()
     if not child:
-        faulthandler.dump_traceback_later(WAIT_S / 2)  # says where a child hangs
-        signal.alarm(WAIT_S)  # and ends it
+        signal.alarm(WAIT_S)
+        faulthandler.dump_traceback_later(WAIT_S / 2, file=2)  # says where a child hangs; sys.stderr may be why
         sys.exit(7)
     _, status = os.waitpid(child, 0)
     let_go.set()
