@@ -12,10 +12,6 @@ from typing import Any
 
 from forebay.wire import Event, printable
 
-from .fork_guard import ForkGuard
-
-_guard = ForkGuard()
-
 
 def tell(log: logging.Logger, level: int, event: Event, /, **fields: object) -> None:
     """Logs an event. What a user's handler or filter raises does not reach whoever tells.
@@ -57,5 +53,5 @@ def _write(
         return
     extra = {"event": carried, "event_name": event.value, "fields": fields}
     line = line_of(event, fields)
-    with contextlib.suppress(Exception), _guard:
+    with contextlib.suppress(Exception):
         log.log(level, line, extra=extra, **more)

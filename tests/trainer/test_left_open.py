@@ -115,8 +115,12 @@ print(codes[1:], end="")
 
 
 def run(script: str) -> tuple[int, str]:
-    """Runs a script; returns its exit code and what it printed, and shows its errors where a test then fails."""
-    command = [sys.executable, "-W", "ignore", "-c", PREFACE + script]
+    """Runs a script; returns its exit code and what it printed, and shows its errors where a test then fails.
+
+    Its `sys.stderr` has no buffer, and no lock of one: the interpreter leaves that to a child as it was, so that one
+    forked while another thread writes a line, the promoter of a failure, hangs when `logging` flushes it at its exit.
+    """
+    command = [sys.executable, "-u", "-W", "ignore", "-c", PREFACE + script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10 * WAIT_S, check=False)
     sys.stderr.write(done.stderr)
     return done.returncode, done.stdout
