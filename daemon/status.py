@@ -52,7 +52,7 @@ def describe(
 
 def _faults(book: Book, now: float) -> Iterator[FaultStatus]:
     for counter, last in book.incoming.peer_faults.last().items():
-        yield FaultStatus(counter=counter, age_s=now - last.at, by=last.by)
+        yield FaultStatus(counter=counter, age_s=max(0.0, now - last.at), by=last.by)
 
 
 def _slots(book: Book, staleness: Staleness, now: float) -> list[SlotStatus]:

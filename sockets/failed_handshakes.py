@@ -15,13 +15,11 @@ from .limited_log import LimitedLog
 
 log = logging.getLogger("forebay.access")
 
-EVENTS: Final = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-"""What a monitor has to tell beside who came and who left."""
+EVENTS: Final = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+"""What a monitor has to tell beside who came and who left. Of keys that may not enter the gate tells."""
 
 NOT_AUTHORISED: Final = "not_authorised"
-"""A key that the operator does not know: the `Gate` tells of it, and notes whose it was."""
+"""The operator does not know the key, says the `Gate`."""
 _HUNG_UP: Final = "hung_up"
 _WORDS: Final = {
     _HUNG_UP: "it does not use keys as this endpoint does, or only looked whether the port is open",
@@ -49,7 +47,7 @@ class FailedHandshakes:
     Args:
         bound: The socket.
         setting: Name of its address's setting, for the log.
-        faults: Count them, as `handshake_failed_REASON`.
+        faults: Count them, by `counter_of`.
         peer_of: Names the peer behind a descriptor.
     """
 
@@ -85,16 +83,13 @@ class FailedHandshakes:
             self._peers[descriptor] = _SHUT
 
     def _fail(self, reason: str) -> None:
-        if reason == NOT_AUTHORISED:
-            self._faults.count(counter_of(reason))  # the gate has told of it
-        elif self._is_in_order:
+        if self._is_in_order:
             self._failed = reason
         else:
             self._tell(reason, "unknown")
 
     def _tell(self, reason: str, peer: str) -> None:
-        self._faults.count(counter_of(reason))
-        self._faults.note(counter_of(reason), LastFault(time.monotonic(), peer))
+        self._faults.count(counter_of(reason), LastFault(time.monotonic(), peer))
         self._log.tell(
             # Where there are no keys, it is mostly somebody who looks whether the port is open.
             logging.WARNING if self._bound.curve_server else logging.INFO,
@@ -111,8 +106,6 @@ def counter_of(reason: str) -> str:
 
 
 def _reason(event: int, value: int) -> str:
-    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return NOT_AUTHORISED
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
         return _PROTOCOL_ERRORS.get(value, "protocol")
     return _HUNG_UP

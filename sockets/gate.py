@@ -152,7 +152,7 @@ class Gate:
     Args:
         context: The context; it can end only after `close`.
         keys: The server's.
-        faults: Hears who was turned away last; they are counted where the handshake fails.
+        faults: Count those who are turned away.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: ServerKeys, faults: Faults) -> None:
@@ -185,7 +185,7 @@ class Gate:
         if self._may_enter(text):
             return True
         by = f"{self._authenticator.peer} with key {text}"
-        self._faults.note(counter_of(NOT_AUTHORISED), LastFault(time.monotonic(), by))
+        self._faults.count(counter_of(NOT_AUTHORISED), LastFault(time.monotonic(), by))
         return False
 
     def _may_enter(self, key: str) -> bool:

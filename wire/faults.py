@@ -13,7 +13,7 @@ class LastFault:
 
     Attributes:
         at: Monotonic second.
-        by: Who did it; empty if that is not known.
+        by: Who did it, or `unknown`.
     """
 
     at: float
@@ -28,15 +28,17 @@ class Faults:
         self._last: dict[str, LastFault] = {}
         self._lock = threading.Lock()
 
-    def count(self, reason: str) -> None:
-        """Notes that it happened once more."""
+    def count(self, reason: str, last: LastFault | None = None) -> None:
+        """Notes that it happened once more.
+
+        Args:
+            reason: What happened.
+            last: When, and who did it; None where nobody will ask.
+        """
         with self._lock:
             self._counts[reason] += 1
-
-    def note(self, reason: str, last: LastFault) -> None:
-        """Notes who did it last; whether it counts is said by `count`."""
-        with self._lock:
-            self._last[reason] = last
+            if last is not None:
+                self._last[reason] = last
 
     def counts(self) -> Counter[str]:
         """Returns how often each did."""
@@ -44,6 +46,6 @@ class Faults:
             return self._counts.copy()
 
     def last(self) -> dict[str, LastFault]:
-        """Returns the last of each that was noted."""
+        """Returns the last of each, where it is known."""
         with self._lock:
             return self._last.copy()

@@ -282,7 +282,7 @@ def _of_handshakes(status: Status) -> Iterator[Finding]:
     reasons = ", ".join(f"{count} {name.removeprefix(_HANDSHAKE)}" for name, count in failed.items())
     words = f"{counted(sum(failed.values()), 'handshake')} failed since the daemon's start ({reasons}),"
     words += f" the last {age(last.age_s)} ago, by {printable(last.by)}"
-    yield Finding(Fault.HANDSHAKES, words, "its log tells of each; see docs/security.md")
+    yield Finding(Fault.HANDSHAKES, words, "its log tells more; see docs/security.md")
 
 
 def _is_handshake(fault: FaultStatus) -> bool:

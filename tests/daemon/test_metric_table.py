@@ -34,6 +34,7 @@ _TEMPLATES: dict[str, list[str]] = {
     "offered_stale_{count}": [f"offered_stale_{why}" for why in STALE_BY],
     "dropped_stale_{count}": [f"dropped_stale_{why}" for why in STALE_BY],
     "counter_of(reason)": [handshakes_module.counter_of(why) for why in HANDSHAKE_FAILURES],
+    "counter_of(NOT_AUTHORISED)": [handshakes_module.counter_of(handshakes_module.NOT_AUTHORISED)],
     # Where a name is passed on; those who pass it are found by themselves.
     "counter": [],
     "reason": [],
@@ -58,7 +59,7 @@ def _written(node: ast.expr) -> Iterator[str]:
         yield node.value
     elif isinstance(node, ast.JoinedStr):
         yield ast.unparse(node).removeprefix("f").strip("'\"")
-    elif isinstance(node, ast.Call):
+    elif isinstance(node, ast.Call) and ast.unparse(node.func) == "counter_of":
         yield ast.unparse(node)
     elif isinstance(node, ast.Name) and node.id in ("counter", "reason", "fault"):
         yield node.id

@@ -117,8 +117,8 @@ print(codes[1:], end="")
 def run(script: str) -> tuple[int, str]:
     """Runs a script; returns its exit code and what it printed, and shows its errors where a test then fails.
 
-    Its `sys.stderr` has no buffer, and no lock of one: the interpreter leaves that to a child as it was, so that one
-    forked while another thread writes a line, the promoter of a failure, hangs when `logging` flushes it at its exit.
+    Its `sys.stderr` has no buffer, and so no lock, which the interpreter leaves to a child as it was: forked while
+    another thread writes a line, as the promoter of a failure, it hangs when `logging` flushes that at its exit.
     """
     command = [sys.executable, "-u", "-W", "ignore", "-c", PREFACE + script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10 * WAIT_S, check=False)
