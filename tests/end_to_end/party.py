@@ -8,8 +8,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import select
 import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -151,10 +154,24 @@ def hurry_heartbeats(timeout_ms: int) -> None:
         module.ping = hurried  # type: ignore[attr-defined]
 
 
+def hold_that_a_signal_ends() -> Callable[[], object]:
+    """Makes a wait for a byte on standard input; a signal just before a read alone would leave it to wait."""
+    woken, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker)
+
+    def hold() -> None:
+        if threading.current_thread() is threading.main_thread():
+            select.select([sys.stdin, woken], [], [])
+        os.read(sys.stdin.fileno(), 1)
+
+    return hold
+
+
 def train(
     options: argparse.Namespace,
+    hold: Callable[[], object],
     say: Callable[..., object] = say,
-    hold: Callable[[], object] = sys.stdin.readline,
 ) -> None:
     """Trains; `say` hears what happens, and `hold` returns when it may go on."""
     import forebay
@@ -214,7 +231,7 @@ def main() -> None:
         asyncio.run(call(options))
     else:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-        train(options)
+        train(options, hold_that_a_signal_ends())
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class NearTrainer:
 
     def _run(self) -> None:
         try:
-            party.train(self._options, say=self._say, hold=self._hold)
+            party.train(self._options, hold=self._hold, say=self._say)
         except Exception as error:  # noqa: BLE001 - whoever waits for an event tells it
             self._say(event="failed", error=repr(error))
 
