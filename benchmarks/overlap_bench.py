@@ -29,7 +29,7 @@ from forebay.orchestrator_client import (
     TrainStep,
     draw,
 )
-from forebay.wire import MIB, BrokenError, WaitTimeoutError
+from forebay.wire import MIB, RAW, BrokenError, WaitTimeoutError
 
 from .floor import Schedule, floor_of
 from .overlap_result import WIRES, OverlapBenchResult, OverlapBenchSettings, OverlapRow
@@ -57,7 +57,8 @@ class _Run:
         """Runs it."""
         workload = self._settings.workload(self.wire)
         pace = TracedPace(workload.wire_s, payload_bytes(self._payload))
-        async with TrainerHandle(endpoint, control_endpoint=control_endpoint, pace=pace) as trainer:
+        # Raw: the trace says how long a micro-batch's own bytes take, and a codec would send fewer.
+        async with TrainerHandle(endpoint, control_endpoint=control_endpoint, pace=pace, codec=RAW) as trainer:
             late_before = await trainer.call("late_copies")
             began_at = time.monotonic()
             await self._train(trainer)
