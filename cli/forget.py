@@ -90,6 +90,8 @@ async def _peek_if_allowed(daemon: Conversation, queue: str, key: str) -> Peeked
 
 def _question(queue: str, key: str, peeked: Peeked | None, *, trained: bool) -> str:
     state = f" It is {peeked.state} now." if peeked is not None else ""
+    if peeked is not None and peeked.state in _TRAINED and not trained:
+        return f"Forget {quoted(key)} of queue {quoted(queue)}?{state} The daemon refuses that without --trained."
     drops = "what is staged of it is dropped" if peeked is None or peeked.state not in _TRAINED else ""
     again = "its key can be staged as if it were new"
     if trained:

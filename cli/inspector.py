@@ -204,7 +204,9 @@ def _options(
     ] = None,
     timeout_s: Annotated[
         float | None,
-        typer.Option(help=f"seconds to wait; default {TIMEOUT_S:g}, and not where nobody listens", min=0),
+        typer.Option(
+            help=f"seconds to wait for an answer; default {TIMEOUT_S:g}, and not where nobody listens", min=0
+        ),
     ] = None,
     client_key_file: Annotated[str | None, typer.Option(help="own secret key file, for tcp")] = None,
     server_key_file: Annotated[str | None, typer.Option(help="the daemon's public key file, for tcp")] = None,

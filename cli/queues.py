@@ -42,4 +42,4 @@ def _row(queue: QueueStatus) -> tuple[object, ...]:
 def _nobody(queue: QueueStatus) -> str:
     if queue.last_trainer is None:
         return "none"
-    return f"none; {named(queue.last_trainer)} gone {age(queue.gone_s)}"
+    return f"gone {age(queue.gone_s)}: {named(queue.last_trainer)}"

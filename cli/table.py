@@ -16,8 +16,10 @@ _CUT: Final = "..."
 _LEAST_CHARS: Final = 5
 """To which words may be cut: the dots, and what is left at their end."""
 _ON: Final = " on "
-_PEER: Final = re.compile(r"(?P<kept>(?:none; )?)(?P<name>.*)(?P<pid> pid [0-9]{1,10}) on (?P<host>.*)", re.DOTALL)
-"""A peer, or the one that was there before; that there is none now may not be cut."""
+_PEER: Final = re.compile(
+    r"(?P<kept>(?:gone [^:]{1,20}: )?)(?P<name>.*)(?P<pid> pid [0-9]{1,10}) on (?P<host>.*)", re.DOTALL
+)
+"""A peer, or the one that was there before; that it is gone may not be cut."""
 
 
 def terminal_columns() -> int:

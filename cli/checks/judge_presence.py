@@ -28,7 +28,9 @@ def judge_running(found: Running, *, before_start: bool) -> Line:
         return ok("daemon", f"{who} has the pool; it was not asked: {found.silence}")
     if found.answer is None:
         return fail(
-            "daemon", f"{who} has the pool, and does not answer: {found.silence}", "see its log; restart it"
+            "daemon",
+            f"{who} has the pool, and does not answer: {found.silence}",
+            "give the control_endpoint that it was started with; if it is this one, see its log",
         )
     if found.answer.pool != found.pool:
         words = f"{who} has the pool, but at its endpoint answers one with the pool {printable(found.answer.pool)}"

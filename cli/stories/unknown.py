@@ -36,6 +36,8 @@ def _refused(seen: Seen, refusal: Moment) -> Judgement:
     times = sum(moment.event == Event.REFUSE for moment in seen.own)
     if times > 1:
         words += f"; {times} refusals in all"
+    if code == RefusalCode.DRAINING and not seen.status.draining:
+        return Judgement(Case.REFUSED, words, "the daemon takes offers again: have the sender stage it again")
     return Judgement(Case.REFUSED, words, REFUSAL_REMEDIES.get(code, "the words say what is to be changed"))
 
 

@@ -63,7 +63,12 @@ CASES = {
     "refused again": (
         seen(None, None, moment("refuse", 9, "code=draining no"), moment("refuse", 2, "code=draining no")),
         Case.REFUSED,
-        ("2.0 s ago", "2 refusals in all", "forebay resume"),
+        ("2.0 s ago", "2 refusals in all", "have the sender stage it again"),
+    ),
+    "refused, and drained still": (
+        seen(None, status(draining=True), moment("refuse", 9, "code=draining no")),
+        Case.REFUSED,
+        ("9.0 s ago", "forebay resume"),
     ),
     "forgotten": (
         seen(None, None, moment("ready", 9), moment("forget", 5, who="forebay forget pid 3 on h")),

@@ -65,9 +65,11 @@ def test_of_a_peer_the_name_is_cut_and_never_the_pid(columns: int, shown: str) -
     assert table(("with",), [("orchestrator pid 27263 on vm",)], columns=columns).splitlines()[1] == shown
 
 
-@pytest.mark.parametrize(("columns", "shown"), [(27, "none; trainer pid 30547"), (9, "none; pid 30547")])
+@pytest.mark.parametrize(
+    ("columns", "shown"), [(29, "gone 3.4 s: trainer pid 30547"), (9, "gone 3.4 s: pid 30547")]
+)
 def test_a_trainer_that_is_gone_is_never_shown_as_one_that_is_there(columns: int, shown: str) -> None:
-    cell = "none; trainer pid 30547 on vm gone 3.4 s"
+    cell = "gone 3.4 s: trainer pid 30547 on vm"
     assert table(("trainer",), [(cell,)], columns=columns).splitlines()[1] == shown
 
 
