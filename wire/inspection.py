@@ -114,7 +114,7 @@ class FaultStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         counter: Its name among the counters.
         age_s: Seconds since.
-        by: Who did it, as far as that is known.
+        by: Who did it, or `unknown`.
     """
 
     counter: str

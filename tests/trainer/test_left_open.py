@@ -99,7 +99,7 @@ def child_of_a_moment_in_which_the_lock_is_held():
     child = os.fork()
     if not child:
         signal.alarm(WAIT_S)
-        faulthandler.dump_traceback_later(WAIT_S / 2, file=2)  # says where a child hangs; sys.stderr may be why
+        faulthandler.dump_traceback_later(WAIT_S / 2, file=2)  # says where a child hangs
         sys.exit(7)
     _, status = os.waitpid(child, 0)
     let_go.set()
