@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import Any
 
 import msgspec
 
@@ -38,10 +39,10 @@ def note_publications() -> list[int]:
     moments: list[int] = []
     write_state = SlotFile.write_state
 
-    def noting(self: SlotFile, state: SlotState, *, sequence: int = 0, holder: str = "") -> None:
+    def noting(self: SlotFile, state: SlotState, **more: Any) -> None:
         if state is SlotState.READY:
             moments.append(time.monotonic_ns())
-        write_state(self, state, sequence=sequence, holder=holder)
+        write_state(self, state, **more)
 
     SlotFile.write_state = noting  # type: ignore[method-assign]
     return moments

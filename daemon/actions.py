@@ -69,6 +69,8 @@ class WriteState(msgspec.Struct, frozen=True):
     state: SlotState
     sequence: int = 0
     holder: str = ""
+    ready_at: float = 0.0
+    lent_at: float = 0.0
 
 
 class WriteOutcome(msgspec.Struct, frozen=True):

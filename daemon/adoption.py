@@ -67,4 +67,7 @@ def _read(file: SlotFile) -> FoundSlot:
         body_bytes=header.body_bytes,
         payload_bytes=manifest.payload_bytes,
         holder=header.holder,
+        ready_at=header.ready_at,
+        # A daemon that was killed before it wrote the state had written this.
+        lent_at=0.0 if header.state is SlotState.READY else header.lent_at,
     )

@@ -182,29 +182,28 @@ class Book:
         batch.was_published = True
         if batch.sequence == 0:
             batch.sequence = self.next_sequence()
+        batch.ready_at = now
         self.slot_moves.apply(batch, SlotEvent.PUBLISH)
         self.move(batch, MicroBatchEvent.PUBLISH, now)
         self.queues.of(batch.queue).insert(batch)
         self.out.counters["published"] += 1
         self.out.counters["published_bytes"] += batch.payload_bytes
-        batch.ready_at = now
         self.measures.stage_s.observe(now - batch.came_at)
         self.measures.payload_bytes.observe(batch.payload_bytes)
 
     def lend(self, batch: MicroBatch, to: Attachment, now: float) -> None:
         """Lends a READY slot to a trainer."""
         self.queues.of(batch.queue).remove(batch)
+        batch.lent_at = now
         self.slot_moves.apply(batch, SlotEvent.LEND, holder=to.holder)
         self.measures.queue_s.observe(now - batch.ready_at)
-        batch.lent_at = now
         self.log(Level.DEBUG, Event.LENT, batch, **who(to.peer))
 
     def release(self, batch: MicroBatch, now: float) -> None:
         """Frees the slot that a trainer needs no longer."""
         self.log(Level.DEBUG, Event.RELEASED, batch)
         self.slot_moves.give_back(batch, SlotEvent.RELEASE)
-        if batch.lent_at:  # else it was lent by the daemon before
-            self.measures.lent_s.observe(now - batch.lent_at)
+        self.measures.lent_s.observe(now - batch.lent_at)
 
     def quarantine(self, batch: MicroBatch, holder: Attachment) -> None:
         """Takes a slot away from a holder that may still read it, unless that was done before."""
@@ -214,8 +213,8 @@ class Book:
 
     def ready_again(self, batch: MicroBatch, now: float) -> None:
         """Puts a quarantined slot back in its old place, once its holder's lock is free."""
-        self.slot_moves.apply(batch, SlotEvent.HOLDER_LOCK_FREE)
         batch.was_told_stale, batch.lent_at, batch.ready_at = False, 0.0, now
+        self.slot_moves.apply(batch, SlotEvent.HOLDER_LOCK_FREE)
         self.log(Level.INFO, Event.RETURNED, batch)
         self.queues.of(batch.queue).insert(batch)
 

@@ -105,8 +105,13 @@ class Executor:
         tell(log, logging.DEBUG, Event.ANSWERS_UNDELIVERABLE, count=count)
 
     def _write_state(self, action: WriteState) -> None:
-        file = self._pool.files[action.slot]
-        file.write_state(action.state, sequence=action.sequence, holder=action.holder)
+        self._pool.files[action.slot].write_state(
+            action.state,
+            sequence=action.sequence,
+            holder=action.holder,
+            ready_at=action.ready_at,
+            lent_at=action.lent_at,
+        )
 
     def _write_loan(self, action: WriteLoan) -> None:
         self._pool.files[action.slot].write_loan(action.generation, action.envelope, action.body_bytes)

@@ -57,17 +57,17 @@ class Inheritance:
     def enter(self, book: Book, attaching: Attaching, found_slots: Sequence[FoundSlot], now: float) -> None:
         """Enters all of it into a new daemon's books."""
         for outcome in (*self._superseded, *self._over.values()):
-            book.outcomes.recall(outcome, now)
+            book.outcomes.recall(outcome)
         for found in sorted(found_slots, key=lambda found: found.sequence):
             book.next_sequence(at_least=found.sequence)
-            batch = found_batch(found, now)
+            batch = found_batch(found)
             if self._is_over(batch, book):
                 book.slot_moves.give_back(batch, _LEAVE[book.slots[found.index].state])
             else:
                 self._take_over(found, batch, book, attaching, now)
         for outcome in self._on_device.values():
             if (outcome.queue, outcome.key) not in book.batches:
-                attaching.adopt_on_device(outcome.holder, recalled_batch(outcome, now), now)
+                attaching.adopt_on_device(outcome.holder, recalled_batch(outcome), now)
 
     def _is_over(self, batch: MicroBatch, book: Book) -> bool:
         """Whether the daemon before was killed when the end of this was recorded, and its slot not yet free."""

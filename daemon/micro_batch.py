@@ -144,6 +144,8 @@ class FoundSlot:
         body_bytes: Of its body.
         payload_bytes: Of its leaves.
         holder: The trainer that it was lent to, or empty.
+        ready_at: Monotonic second in which the slot became READY.
+        lent_at: Monotonic second in which it was lent; 0 if it is not.
     """
 
     index: int
@@ -154,9 +156,11 @@ class FoundSlot:
     body_bytes: int
     payload_bytes: int
     holder: str
+    ready_at: float
+    lent_at: float
 
 
-def found_batch(found: FoundSlot, now: float) -> MicroBatch:
+def found_batch(found: FoundSlot) -> MicroBatch:
     """Makes the micro-batch that an adopted slot holds."""
     return MicroBatch(
         queue=found.envelope.queue,
@@ -170,15 +174,16 @@ def found_batch(found: FoundSlot, now: float) -> MicroBatch:
         was_published=True,
         slot=found.index,
         generation=found.generation,
-        since=now,
-        ready_at=now,
+        since=found.ready_at,
+        ready_at=found.ready_at,
+        lent_at=found.lent_at,
         offered_at=found.envelope.offered_at,
         expires_at=math.inf if found.envelope.expires_at is None else found.envelope.expires_at,
         policy_version=found.envelope.policy_version,
     )
 
 
-def recalled_batch(outcome: Outcome, now: float) -> MicroBatch:
+def recalled_batch(outcome: Outcome) -> MicroBatch:
     """Makes the micro-batch that a journal tells of; nothing is left of it but that."""
     return MicroBatch(
         queue=outcome.queue,
@@ -188,7 +193,7 @@ def recalled_batch(outcome: Outcome, now: float) -> MicroBatch:
         reason=outcome.words,
         was_published=outcome.was_published,
         is_stale=outcome.is_stale,
-        since=now,
+        since=outcome.at,
     )
 
 

@@ -112,6 +112,7 @@ class Outcomes:
             words=batch.reason,
             was_published=batch.was_published,
             is_stale=batch.is_stale,
+            at=batch.since,
         )
         self._out.record(msgspec.structs.replace(outcome, **fields) if fields else outcome)
 
@@ -123,11 +124,11 @@ class Outcomes:
         else:
             self.record(batch)
 
-    def recall(self, outcome: Outcome, now: float) -> None:
+    def recall(self, outcome: Outcome) -> None:
         """Remembers what a journal says of a micro-batch that is over."""
         if outcome.code is not None:
             self._remember_refusal(outcome, _Refusal(Refused(code=outcome.code, words=outcome.words)))
-        self.keep(recalled_batch(outcome, now))
+        self.keep(recalled_batch(outcome))
 
 
 def _remember(memory: OrderedDict[K, V], key: K, value: V, limit: int) -> None:

@@ -60,5 +60,8 @@ class SlotMoves:
     def apply(self, batch: MicroBatch, event: SlotEvent, *, holder: str = "") -> None:
         """Moves a micro-batch's slot and has that recorded in its header."""
         slot = self._slots.apply(batch.slot, batch.generation, event)
-        sequence = 0 if slot.state is SlotState.FREE else batch.sequence
-        self._out.do(WriteState(slot.index, slot.state, sequence, holder))
+        if slot.state is SlotState.FREE:
+            self._out.do(WriteState(slot.index, slot.state))
+        else:
+            written = WriteState(slot.index, slot.state, batch.sequence, holder, batch.ready_at, batch.lent_at)
+            self._out.do(written)

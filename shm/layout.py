@@ -19,7 +19,7 @@ from forebay.wire import LEAF_ALIGNMENT, HostError, printable
 from .states import SlotState
 
 MAGIC: Final = b"FOREBAY1"
-LAYOUT_VERSION: Final = 2
+LAYOUT_VERSION: Final = 3
 BODY_OFFSET: Final = 4096
 """Bytes from the file's start to the body: one page, so that leaves keep their alignment in memory."""
 
@@ -44,6 +44,8 @@ HEADER_FIELDS: Final = {
     "envelope_bytes": Field(40, "<Q", "bytes", "length of the envelope after the body"),
     "envelope_checksum": Field(48, "<Q", "xxh3-64", "of the envelope, seeded with the generation"),
     "holder": Field(56, "64s", "UTF-8", "name of the holder's lock file while LENT, else empty"),
+    "ready_at": Field(120, "<d", "seconds", "of CLOCK_MONOTONIC, in which it became READY"),
+    "lent_at": Field(128, "<d", "seconds", "of CLOCK_MONOTONIC, in which it was LENT"),
 }
 """Name to place; written by the daemon and read by trainers and by the next daemon."""
 
@@ -53,7 +55,7 @@ _PLACES: Final = {
 }
 """Made once: each micro-batch takes a dozen stores."""
 
-HEADER_BYTES: Final = 120
+HEADER_BYTES: Final = 136
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
@@ -103,9 +105,11 @@ class SlotHeader:
     envelope_bytes: int
     envelope_checksum: int
     holder: str
+    ready_at: float
+    lent_at: float
 
 
-def write_field(buffer: memoryview, name: str, value: int | bytes) -> None:
+def write_field(buffer: memoryview, name: str, value: float | bytes) -> None:
     """Stores one header field.
 
     In one copy: `pack_into` writes zeros first, and a daemon killed in between would leave a FREE slot.

@@ -53,6 +53,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         holder: The trainer that has it on its device.
         is_stale: Whether it was dropped because it was stale.
         is_forgotten: Whether nothing that was recorded of its key before counts any more.
+        at: Second of CLOCK_MONOTONIC in which it came to its state.
     """
 
     queue: str
@@ -66,6 +67,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     holder: str = ""
     is_stale: bool = False
     is_forgotten: bool = False
+    at: float = 0.0
 
     @property
     def is_of_training(self) -> bool:

@@ -123,10 +123,20 @@ class SlotFile:
         write_field(self._view, "generation", generation)
         write_field(self._view, "state", SlotState.FILLING)
 
-    def write_state(self, state: SlotState, *, sequence: int = 0, holder: str = "") -> None:
+    def write_state(
+        self,
+        state: SlotState,
+        *,
+        sequence: int = 0,
+        holder: str = "",
+        ready_at: float = 0.0,
+        lent_at: float = 0.0,
+    ) -> None:
         """Records a move, so that a daemon killed between two stores leaves a header that says the truth."""
         if state is not SlotState.FREE:
             write_field(self._view, "sequence", sequence)
+            write_field(self._view, "ready_at", ready_at)
+            write_field(self._view, "lent_at", lent_at)
         if holder:
             write_field(self._view, "holder", holder.encode())
         write_field(self._view, "state", state)

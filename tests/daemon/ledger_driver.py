@@ -80,6 +80,8 @@ class Header:
     generation: int = 0
     sequence: int = 0
     holder: str = ""
+    ready_at: float = 0.0
+    lent_at: float = 0.0
     envelope: bytes = b""
     body_bytes: int = 0
 
@@ -151,6 +153,8 @@ class Driver:
                         body_bytes=header.body_bytes,
                         payload_bytes=decode_manifest(envelope.manifest, LIMITS).payload_bytes,
                         holder=header.holder,
+                        ready_at=header.ready_at,
+                        lent_at=header.lent_at,
                     )
                 )
         self.slots = SlotTable(list(self.slots))
@@ -181,8 +185,10 @@ class Driver:
             assert header.state is state, (header, slot)
             if state is not SlotState.FREE:
                 assert header.generation == slot.generation, (header, slot)
-            assert (header.holder != "") is (state in (SlotState.LENT, SlotState.QUARANTINED)), (header, slot)
-            assert (header.sequence > 0) is (state not in (SlotState.FREE, SlotState.FILLING)), (header, slot)
+            is_held = state in (SlotState.LENT, SlotState.QUARANTINED)
+            assert (header.holder != "") is (header.lent_at > 0) is is_held, (header, slot)
+            is_published = state not in (SlotState.FREE, SlotState.FILLING)
+            assert (header.sequence > 0) is (header.ready_at > 0) is is_published, (header, slot)
 
     def _perform(self, action: Action) -> None:
         match action:
@@ -217,6 +223,7 @@ class Driver:
                 self.bodies[action.slot] = action.body
             case WriteState():
                 header.state, header.sequence, header.holder = action.state, action.sequence, action.holder
+                header.ready_at, header.lent_at = action.ready_at, action.lent_at
 
     # Events.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from forebay.daemon.actions import WriteOutcome, WriteState
@@ -200,10 +202,10 @@ def test_a_ready_slot_of_a_key_that_was_trained_by_another_way_is_freed_at_the_n
     driver: Driver, sender: Sender, trainer: Trainer
 ) -> None:
     sender.stage("a")
-    before = driver.headers[0].state
+    before = dataclasses.replace(driver.headers[0])
     only(trainer.finished("a", attempt="inline"), Done)
     # The kill came before the header was written.
-    driver.headers[0].state, driver.headers[0].sequence = before, 1
+    driver.headers[0] = before
     restart(driver, sender)
     assert driver.states() == ["FREE", "FREE"]
     assert only(sender.offer("a", "another"), Refused).code is RefusalCode.CONSUMED

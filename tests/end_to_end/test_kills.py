@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -215,16 +216,22 @@ def test_a_trainer_outlives_its_daemon_and_goes_on_with_the_next(
     good_run(start, second)
 
 
-def test_a_slot_lent_across_a_daemon_restart_is_released_once(
+def test_a_slot_lent_across_a_daemon_restart_is_known_since_when_and_released_once(
     start: StartParty, start_daemon: StartDaemon
 ) -> None:
     first = start_daemon(slots=1)
     start("orchestrator", first.control_endpoint).finish()
     trainer = start("trainer", first.trainer_endpoint, hold_transfer=True)
     trainer.until("transferring")
+    [before] = see(first, slot_in("LENT")).slots
+    seen_at = time.monotonic()
     kill(first)
     second = start_daemon(slots=1)
-    assert slot_in("LENT")(see(second, lambda status: any(queue.trainer for queue in status.queues)))
+    looked_at = time.monotonic()
+    [slot] = see(second, lambda status: any(queue.trainer for queue in status.queues)).slots
+    assert slot.state == "LENT"
+    lasted_s = looked_at - seen_at
+    assert (slot.held_s - before.held_s >= lasted_s, slot.age_s - before.age_s >= lasted_s) == (True, True)
     trainer.go_on()
     assert trainer.until("took")["digest"] == digest(micro_batch("k0", 3_000_000))
     trainer.finish()

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from forebay.shm import LockNote, PoolHeader
-from forebay.shm.layout import HEADER_FIELDS, Envelope, format_header, write_envelope
+from forebay.shm.layout import HEADER_BYTES, Envelope, format_header, write_envelope
 from forebay.wire import (
     BITSHUFFLE_LZ4,
     PROTOCOL_VERSION,
@@ -107,7 +107,7 @@ SEEDS: Final[dict[str, tuple[bytes, ...]]] = {
     "chunk_header": (ChunkHeader(0, 1, 2, 3, 4, 5, 6, 1).pack(),),
     "chunk": _chunks(),
     "chunk_with_right_sizes": _chunks(),
-    "slot_header": (_slot_page()[: HEADER_FIELDS["holder"].offset + 64],),
+    "slot_header": (_slot_page()[:HEADER_BYTES],),
     "envelope": (_slot_page(),),
     "envelope_with_right_checksum": (msgspec.msgpack.encode(Envelope("queue", "key", "attempt", _MANIFEST)),),
     "lock_note": (msgspec.json.encode(LockNote(_PEER, "2026-01-01T00:00:00+0000")),),

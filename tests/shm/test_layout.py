@@ -47,8 +47,10 @@ def test_the_documented_bytes_are_exactly_these() -> None:
         "envelope_bytes": (40, "<Q"),
         "envelope_checksum": (48, "<Q"),
         "holder": (56, "64s"),
+        "ready_at": (120, "<d"),
+        "lent_at": (128, "<d"),
     }
-    assert (LAYOUT_VERSION, HEADER_BYTES, BODY_OFFSET) == (2, 120, 4096)
+    assert (LAYOUT_VERSION, HEADER_BYTES, BODY_OFFSET) == (3, 136, 4096)
     states = [(state.name, state.value) for state in SlotState]
     assert states == [("FREE", 0), ("FILLING", 1), ("READY", 2), ("LENT", 3), ("QUARANTINED", 4)]
 
@@ -211,6 +213,6 @@ def test_a_header_of_another_kind_is_refused(
 
 @pytest.mark.parametrize("nbytes", [0, 1, HEADER_BYTES - 1])
 def test_a_header_that_is_cut_off_is_refused(buffer: memoryview, nbytes: int) -> None:
-    with pytest.raises(HostError, match=r"not a slot file.*at least 120 bytes"):
+    with pytest.raises(HostError, match=r"not a slot file.*at least 136 bytes"):
         read_header(buffer[:nbytes])
     assert read_header(buffer[:HEADER_BYTES]) == read_header(buffer)

@@ -54,7 +54,7 @@ def fill(file: SlotFile, generation: int = 1, body: bytes = b"\x5a" * BODY_BYTES
 
 def test_a_new_slot_is_one_free_page_and_private(file: SlotFile, shm_dir: Path) -> None:
     assert file.file_bytes == BODY_OFFSET == slot_path(shm_dir, 0).stat().st_size
-    assert file.header() == SlotHeader(SlotState.FREE, 0, 0, 0, 0, 0, "")
+    assert file.header() == SlotHeader(SlotState.FREE, 0, 0, 0, 0, 0, "", 0.0, 0.0)
     assert slot_path(shm_dir, 0).name == "slot-0000"
     assert slot_path(shm_dir, 0).stat().st_mode & 0o777 == 0o600
 
