@@ -34,7 +34,7 @@ def _row(queue: QueueStatus) -> tuple[object, ...]:
         *(queue.name, "paused" if queue.paused else "yes"),
         "" if queue.policy_version is None else queue.policy_version,
         *(len(queue.ready), len(queue.on_device), named(trainer, _nobody(queue))),
-        f"{queue.trainer_since_s:.0f}" if trainer else "",
+        f"{queue.trainer_since_s:.0f}" if trainer and queue.trainer_is_back else "",
         f"{queue.asks_s:.1f}" if queue.asks_s else "",
     )
 

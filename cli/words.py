@@ -46,7 +46,7 @@ def named(peer: Peer | None, otherwise: str = "somebody") -> str:
     """Says who a peer is."""
     if peer is None:
         return otherwise
-    if not peer.pid:  # a daemon that was restarted knows of it by its lock alone
+    if not peer.pid:  # a daemon that was restarted found its lock, and nothing in it
         return printable(peer.name)
     return printable(f"{peer.name} pid {peer.pid} on {peer.host}")
 

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from forebay.shm import Pool, Slot, SlotFile, SlotState, holder_path, is_held
+from forebay.shm import Outcome, Pool, Slot, SlotFile, SlotState, holder_path, holder_peer, is_held
 from forebay.sockets import tell
-from forebay.wire import UNLIMITED, Event, ForebayError, decode_manifest
+from forebay.wire import UNLIMITED, Event, ForebayError, HostError, Peer, decode_manifest
 
 from .micro_batch import FoundSlot
+from .peers import shortened
 
 log = logging.getLogger("forebay.daemon")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """The slots of a pool at the daemon's start.
+    """What is in a pool at the daemon's start.
 
     Attributes:
         slots: Every slot, for the slot table.
         occupied: Those that hold a complete micro-batch.
+        outcomes: The journal, oldest first.
+        holders: Who the trainers are that hold something, by the names of their locks, as far as those say it.
     """
 
     slots: list[Slot]
     occupied: list[FoundSlot]
+    outcomes: list[Outcome]
+    holders: dict[str, Peer]
 
 
-def found_slots(pool: Pool) -> Found:
-    """Reads every slot's header.
+def found_in(pool: Pool) -> Found:
+    """Reads the journal, and every slot's header.
 
     A slot whose envelope cannot be read is FREE, unless a live trainer may still read it: then it stays as it is,
     out of use until the trainer is gone and the daemon starts anew.
@@ -50,7 +57,16 @@ def found_slots(pool: Pool) -> Found:
             if not holder or not is_held(holder_path(pool.path, holder)):
                 slot.state = SlotState.FREE
                 file.write_state(SlotState.FREE)
-    return Found(slots, occupied)
+    outcomes = pool.outcomes.take_found()
+    names = {found.holder for found in occupied} | {outcome.holder for outcome in outcomes}
+    return Found(slots, occupied, outcomes, dict(_peers(pool, names)))
+
+
+def _peers(pool: Pool, holders: Iterable[str]) -> Iterator[tuple[str, Peer]]:
+    for holder in holders:
+        with contextlib.suppress(HostError):  # no name at all, or none of a holder
+            if (peer := holder_peer(pool.path, holder)) is not None:
+                yield holder, shortened(peer)
 
 
 def _read(file: SlotFile) -> FoundSlot:

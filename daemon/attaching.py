@@ -21,14 +21,13 @@ from .actions import Address, ForgetHolder, Level, Reply
 from .book import Book, who
 from .end_reasons import EndReason
 from .lending import Lending
-from .micro_batch import FoundSlot, MicroBatch
+from .micro_batch import MicroBatch
 from .on_device import Told, are_names, learn_on_device, why_too_many
 from .peers import shortened
 from .staleness import Staleness
 from .train_queue import Attachment, TrainQueue
 
 Refusal = tuple[RefusalCode, str]
-_UNKNOWN = Peer(name="a trainer from before the restart", pid=0, host="")
 
 
 class Attaching:
@@ -113,7 +112,7 @@ class Attaching:
     def _take_place(self, queue: TrainQueue, address: Address, request: Attach, now: float) -> Attachment:
         out, peer = self._book.out, shortened(request.peer)
         attachment = queue.attachment = self._book.attachments.know(queue, request.holder, peer, now)
-        attachment.address, attachment.peer = address, peer
+        attachment.address, attachment.peer, attachment.is_back = address, peer, True
         attachment.credit_total = attachment.lent_total = 0
         attachment.asks_since = 0.0
         out.log(Level.INFO, Event.ATTACH, queue=queue.name, **who(peer))
@@ -170,16 +169,19 @@ class Attaching:
 
     # What a dead daemon left.
 
-    def adopt(self, found: FoundSlot, batch: MicroBatch, now: float) -> None:
+    def adopt(self, holder: str, peer: Peer, batch: MicroBatch, now: float) -> None:
         """Takes over a slot that a dead daemon had lent; its trainer attaches again, or is found dead."""
-        queue = self._book.queues.of(batch.queue)
-        self._book.attachments.know(queue, found.holder, _UNKNOWN, now).lent[found.index] = batch
+        self._found(holder, peer, batch, now).lent[batch.slot] = batch
 
-    def adopt_on_device(self, holder: str, batch: MicroBatch, now: float) -> None:
+    def adopt_on_device(self, holder: str, peer: Peer, batch: MicroBatch, now: float) -> None:
         """Takes over what a dead daemon knew to be on a trainer's device."""
         self._book.batches[batch.queue, batch.key] = batch
-        queue = self._book.queues.of(batch.queue)
-        self._book.attachments.know(queue, holder, _UNKNOWN, now).on_device[batch.key] = batch
+        self._found(holder, peer, batch, now).on_device[batch.key] = batch
+
+    def _found(self, holder: str, peer: Peer, batch: MicroBatch, now: float) -> Attachment:
+        attachment = self._book.attachments.know(self._book.queues.of(batch.queue), holder, peer, now)
+        attachment.is_back = False
+        return attachment
 
 
 def _is_holder_name(name: str) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from forebay.shm import Outcome, SlotEvent, SlotState
-from forebay.wire import Event, MicroBatchState
+from forebay.wire import Event, MicroBatchState, Peer
 
 from .actions import Level
 from .attaching import Attaching
@@ -13,6 +13,9 @@ from .book import Book
 from .micro_batch import FoundSlot, MicroBatch, found_batch, recalled_batch
 
 Key = tuple[str, str]
+_UNKNOWN = Peer(name="a trainer from before the restart", pid=0, host="")
+"""One whose lock says nothing, since there was no room for that."""
+
 _LEAVE = {
     SlotState.READY: SlotEvent.DROP,
     SlotState.LENT: SlotEvent.RELEASE,
@@ -25,9 +28,11 @@ class Inheritance:
 
     Args:
         outcomes: The journal, oldest first.
+        holders: Who the holders are, by the names of their locks, as far as that is known.
     """
 
-    def __init__(self, outcomes: Iterable[Outcome]) -> None:
+    def __init__(self, outcomes: Iterable[Outcome], holders: Mapping[str, Peer]) -> None:
+        self._holders = holders
         self._on_device: dict[Key, Outcome] = {}
         self._over: dict[Key, Outcome] = {}
         self._superseded: list[Outcome] = []
@@ -67,7 +72,11 @@ class Inheritance:
                 self._take_over(found, batch, book, attaching, now)
         for outcome in self._on_device.values():
             if (outcome.queue, outcome.key) not in book.batches:
-                attaching.adopt_on_device(outcome.holder, recalled_batch(outcome), now)
+                peer = self._peer(outcome.holder)
+                attaching.adopt_on_device(outcome.holder, peer, recalled_batch(outcome), now)
+
+    def _peer(self, holder: str) -> Peer:
+        return self._holders.get(holder, _UNKNOWN)
 
     def _is_over(self, batch: MicroBatch, book: Book) -> bool:
         """Whether the daemon before was killed when the end of this was recorded, and its slot not yet free."""
@@ -88,5 +97,5 @@ class Inheritance:
         if book.slots[found.index].state is SlotState.READY:
             book.queues.of(batch.queue).insert(batch)
         else:
-            attaching.adopt(found, batch, now)
+            attaching.adopt(found.holder, self._peer(found.holder), batch, now)
         book.log(Level.INFO, Event.ADOPT, batch, state=book.slots[found.index].state.name)

@@ -6,7 +6,7 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from forebay.shm import Outcome, SlotTable
 from forebay.wire import (
@@ -152,10 +152,16 @@ class Ledger:
         """
         return self._inspecting.told(after, limit, now)
 
-    def adopt(self, found_slots: Sequence[FoundSlot], outcomes: Sequence[Outcome], now: float) -> list[Action]:
-        """Takes over what an adopted pool holds, slots and journal; called once, before any other event."""
+    def adopt(
+        self,
+        found_slots: Sequence[FoundSlot],
+        outcomes: Sequence[Outcome],
+        holders: Mapping[str, Peer],
+        now: float,
+    ) -> list[Action]:
+        """Takes over what an adopted pool holds; called once, before any other event. See `Found`."""
         self._book.out.now = now
-        Inheritance(outcomes).enter(self._book, self._attaching, found_slots, now)
+        Inheritance(outcomes, holders).enter(self._book, self._attaching, found_slots, now)
         self._staleness.adopted(now)
         return self._book.out.take()
 

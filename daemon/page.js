@@ -272,6 +272,7 @@ function drawSlots(slots) {
 // --- queues, offers, events ---
 
 function trainerWords(queue) {
+  if (queue.trainer && !queue.trainer_is_back) return `${peerWords(queue.trainer)}, not back since the daemon started`;
   if (queue.trainer) return `${peerWords(queue.trainer)}, for ${spellS(queue.trainer_since_s)}`;
   if (queue.last_trainer) return `none; ${peerWords(queue.last_trainer)} went ${spellS(queue.gone_s)} ago`;
   return "none";

@@ -18,7 +18,7 @@ from forebay.sockets import Mailbox, ServerKeys, load_server_keys, milliseconds_
 from forebay.wire import Arrivals, ChunkHeader, Event, Incoming, LocalError, Peer
 
 from .actions import Channel
-from .adoption import Found, found_slots
+from .adoption import Found, found_in
 from .executor import Executor
 from .hearing import Hearing
 from .http_address import http_address
@@ -86,8 +86,8 @@ class Server:
             reserving=lambda index, count: self._manager.reserving(index, count, settings.slot_initial_bytes),
         )
         undo.callback(lambda: self._pool.close(keep=self._must_keep))
-        found = found_slots(self._pool)
-        self._must_keep = settings.keep_pool or bool(found.occupied or self._pool.outcomes.found)
+        found = found_in(self._pool)
+        self._must_keep = settings.keep_pool or bool(found.occupied or found.outcomes)
         return found
 
     def _open_sockets(
@@ -129,7 +129,7 @@ class Server:
         self._perform = self._executor.perform
         self._hearing = Hearing(self._ledger, self._executor, self._sockets, self._pool.path)
         self._manager.adopting(len(found.occupied))
-        self._perform(self._ledger.adopt(found.occupied, self._pool.outcomes.take_found(), now))
+        self._perform(self._ledger.adopt(found.occupied, found.outcomes, found.holders, now))
 
     def _open_http(self, undo: contextlib.ExitStack) -> HttpServer | None:
         if not self._settings.http_endpoint:

@@ -21,6 +21,7 @@ class Attachment:
         address: Where it can be told something; None after a daemon restart until it attaches again.
         peer: Who it is, for people.
         since: Monotonic second of its attaching.
+        is_back: Whether it has attached to this daemon; else all that is known of it is from the one before.
         credit_total: Lends in order that it has allowed.
         lent_total: Lends in order that it has had.
         wanted_keys: Keys that it waits for beyond that.
@@ -33,6 +34,7 @@ class Attachment:
     address: Address | None
     peer: Peer
     since: float
+    is_back: bool = True
     credit_total: int = 0
     lent_total: int = 0
     wanted_keys: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from forebay.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .deployment import SHARE_SHM, SHARE_USER, private_words
-    from .holders import HOLDERS_NAME, holder_fault, holder_path, lock_holder
+    from .holders import HOLDERS_NAME, holder_fault, holder_path, holder_peer, lock_holder
     from .layout import (
         BODY_OFFSET,
         HEADER_BYTES,
@@ -81,6 +81,7 @@ __all__ = [
     "grow_mapped",
     "holder_fault",
     "holder_path",
+    "holder_peer",
     "is_held",
     "keep_freed_memory",
     "lock_holder",

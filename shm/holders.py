@@ -10,7 +10,7 @@ from forebay.wire import HostError, Peer
 
 from .deployment import pool_fault
 from .locations import share
-from .locks import FileLock, is_held, lock_fault
+from .locks import FileLock, is_held, lock_fault, read_note
 
 HOLDERS_NAME = "holders"
 
@@ -34,6 +34,12 @@ def holder_fault(pool: Path, holder: str) -> str:
         return str(error)
     fault = lock_fault(path)
     return fault and f"the lock {path} stands for no holder: {fault}"
+
+
+def holder_peer(pool: Path, holder: str) -> Peer | None:
+    """Returns who a holder says that it is, in its lock; None if it says nothing, or is gone."""
+    note = read_note(holder_path(pool, holder))
+    return note.peer if note is not None else None
 
 
 def lock_holder(pool: Path, holder: str, peer: Peer) -> FileLock:

@@ -21,6 +21,9 @@ from forebay.wire import HeldError, HostError, Peer
 _LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """How a lock is opened that another user may have made: a link is not followed, a pipe is not waited for."""
 
+_MAX_NOTE_BYTES = 4096
+"""What is read of a note, which another user may have written too."""
+
 
 def this_peer(name: str) -> Peer:
     """Describes this process to others."""
@@ -132,7 +135,7 @@ def read_note(path: Path) -> LockNote | None:
         if fd is None:
             return None
         with open(fd, "rb") as file:
-            return msgspec.json.decode(file.read(), type=LockNote)
+            return msgspec.json.decode(file.read(_MAX_NOTE_BYTES), type=LockNote)
     except (OSError, msgspec.DecodeError, RecursionError):
         return None
 

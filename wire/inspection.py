@@ -67,6 +67,7 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
         on_device_s: Seconds since each of them got there.
         trainer: At its end; None if there is none.
         trainer_since_s: Seconds since that attached.
+        trainer_is_back: Whether it has attached to this daemon; else its lock alone tells of it.
         asks_s: Seconds for which the trainer has asked for more than it was lent; 0 if it does not.
         waits_for: Keys that it waits for out of order.
         last_trainer: The one before, if there is none now and one was there.
@@ -81,6 +82,7 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     on_device_s: tuple[float, ...] = ()
     trainer: Peer | None
     trainer_since_s: float
+    trainer_is_back: bool = True
     asks_s: float = 0.0
     waits_for: tuple[str, ...] = ()
     last_trainer: Peer | None = None

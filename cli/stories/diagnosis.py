@@ -106,9 +106,12 @@ def _of_queue(queue: QueueStatus, status: Status) -> Iterator[Finding]:
         yield Finding(Fault.PAUSED, words, f"take that back with forebay resume {quoted(queue.name)}", queue.name)
     if queue.trainer is None:
         yield from _without_trainer(queue)
-    elif not queue.trainer.pid:
-        words = f"the trainer of queue {quoted(queue.name)} lives, and has not come back since the daemon started"
-        remedy = "look at the trainer's log: it comes back by itself when it wants something"
+    elif not queue.trainer_is_back:
+        who = f"{named(queue.trainer)}, the trainer of queue {quoted(queue.name)},"
+        words = f"{who} lives, and has not come back since the daemon started"
+        if held := len(slots_of(queue, status)):
+            words += f"; it holds {counted(held, 'slot')}"
+        remedy = "look at it: it comes back by itself when it wants something, unless it stands still"
         yield Finding(Fault.NOT_BACK, words, remedy, queue.name)
     else:
         yield from _with_trainer(queue, status)

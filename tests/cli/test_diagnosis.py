@@ -34,7 +34,16 @@ CASES: dict[str, tuple[Status, Fault, tuple[str, ...]]] = {
         Fault.NO_TRAINER,
         ("2 micro-batches READY and no trainer", "trainer pid 42 on gpu has been gone for 3 min"),
     ),
-    "not back": (of(trainer=UNKNOWN, ready=("a",)), Fault.NOT_BACK, ("has not come back",)),
+    "not back": (
+        of(slot(0, "LENT", "b", holder=TRAINER), ready=("a",), trainer_is_back=False),
+        Fault.NOT_BACK,
+        ("pid 42 on gpu, the trainer of queue 'train', lives, and has not come back", "it holds 1 slot"),
+    ),
+    "somebody not back": (
+        of(trainer=UNKNOWN, trainer_is_back=False, ready=("a",)),
+        Fault.NOT_BACK,
+        ("a trainer from before the restart, the trainer of", "has not come back"),
+    ),
     "holds all": (of(*LENT), Fault.HOLDS_ALL, ("holds all 2 slots, and has held the first for 30 s",)),
     "busy": (
         of(ready=("a",), on_device=("d",), on_device_s=(90.0,)),

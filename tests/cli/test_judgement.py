@@ -187,7 +187,7 @@ CASES = {
     ),
     "all paused": (seen(READY, status(paused=True)), Case.PAUSED, ("all queues", "forebay resume")),
     "trainer of before": (
-        seen(READY, status(queues=(queue(ready=("k",), trainer=UNKNOWN),))),
+        seen(READY, status(queues=(queue(ready=("k",), trainer=UNKNOWN, trainer_is_back=False),))),
         Case.TRAINER_NOT_BACK,
         ("has not come back since the daemon started",),
     ),

@@ -103,6 +103,7 @@ class Driver:
         self.bodies: dict[int, bytes] = {}
         self.watched: list[str] = []
         self.forgotten: list[str] = []
+        self.notes: dict[str, Peer] = {}
         self.logs: list[Log] = []
         trained, others = self.settings.remembered_keys * 2, self.settings.remembered_keys
         self._rings: dict[bool, deque[tuple[int, Outcome]]] = {
@@ -159,7 +160,7 @@ class Driver:
                 )
         self.slots = SlotTable(list(self.slots))
         self._new_ledger()
-        self.perform(self.ledger.adopt(found, self.journal, self.now))
+        self.perform(self.ledger.adopt(found, self.journal, self.notes, self.now))
 
     @property
     def journal(self) -> list[Outcome]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.wire import Attached, Done, Lend, RefusalCode, Refused, Stale
+from forebay.wire import Attached, Done, Gone, Lend, MicroBatchState, Peer, RefusalCode, Refused, Stale
 
 from .ledger_driver import Driver, only
 from .ledger_peers import Sender, Trainer
@@ -101,6 +101,40 @@ def test_of_two_holders_each_is_shown_with_its_slot(driver: Driver, lends: dict[
     attach(Trainer(driver, "holder2"), lends["holder2"])
     names = {slot.key: slot.holder.name for slot in driver.status().slots if slot.holder is not None}
     assert names == {"a": "a trainer from before the restart", "b": "trainer-holder2"}
+
+
+def test_a_holder_is_shown_as_its_lock_names_it_until_it_attaches(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a")
+    sender.stage("b")
+    a, b = trainer.lends(2)
+    trainer.promoted(b)
+    driver.notes["holder1"] = Peer(name="noted", pid=42, host="gpu")
+    driver.restart()
+    queue = driver.status().queues[0]
+    assert (queue.trainer, queue.trainer_is_back) == (driver.notes["holder1"], False)
+    assert driver.status().slots[a.slot].holder == driver.notes["holder1"]
+    with driver.nothing_moves():
+        refused = only(Trainer(driver, "holder2").attach(), Refused)
+    assert "has a live trainer: noted pid 42 on gpu" in refused.words
+    attach(trainer, a)
+    queue = driver.status().queues[0]
+    assert queue.trainer is not None
+    assert (queue.trainer.name, queue.trainer_is_back) == ("trainer-holder1", True)
+
+
+def test_what_a_holder_had_on_its_device_is_lost_by_the_name_in_its_lock(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a")
+    trainer.promoted(trainer.lends(1)[0])
+    driver.notes["holder1"] = Peer(name="noted", pid=42, host="gpu")
+    driver.restart()
+    driver.lock_is_free("holder1")
+    sender.say_hello()
+    lost = only(sender.wait_for("a", MicroBatchState.CONSUMED), Gone)
+    assert (lost.state, "its trainer, noted pid 42 on gpu, died" in lost.reason) == (MicroBatchState.LOST, True)
 
 
 def test_a_trainer_is_not_told_that_the_slot_of_another_holder_is_stale(

@@ -25,7 +25,7 @@ from forebay import Staged, StagingClient
 from ..end_to_end.party import digest, micro_batch
 from ..end_to_end.processes import EVENT_S, StartParty, all_free, see, slot_in
 from ..end_to_end.test_kills import (
-    test_a_slot_lent_across_a_daemon_restart_is_released_once,
+    test_a_slot_lent_across_a_daemon_restart_is_known_since_when_and_released_once,
 )
 from ..end_to_end.test_main_job import (
     test_a_micro_batch_larger_than_its_slot_makes_the_slot_grow,
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.slow
 __all__ = [
     "test_a_micro_batch_larger_than_its_slot_makes_the_slot_grow",
     "test_a_pool_that_is_full_makes_the_sender_wait_until_the_trainer_has_room",
-    "test_a_slot_lent_across_a_daemon_restart_is_released_once",
+    "test_a_slot_lent_across_a_daemon_restart_is_known_since_when_and_released_once",
     "test_a_trainer_that_comes_late_misses_nothing",
     "test_every_micro_batch_arrives_once_in_order_and_whole",
 ]

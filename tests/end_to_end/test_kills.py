@@ -239,6 +239,29 @@ def test_a_slot_lent_across_a_daemon_restart_is_known_since_when_and_released_on
     good_run(start, second)
 
 
+def test_a_trainer_that_stands_still_is_named_by_the_daemon_that_follows_and_then_goes_on(
+    start: StartParty, start_daemon: StartDaemon
+) -> None:
+    first = start_daemon(slots=1)
+    start("orchestrator", first.control_endpoint).finish()
+    trainer = start("trainer", first.trainer_endpoint, hold_transfer=True)
+    trainer.until("transferring")
+    trainer.process.send_signal(signal.SIGSTOP)
+    kill(first)
+    second = start_daemon(slots=1)
+    status = see(second, slot_in("LENT"))
+    for peer in (status.queues[0].trainer, status.slots[0].holder):
+        assert peer is not None
+        assert peer.pid == trainer.process.pid
+    assert not status.queues[0].trainer_is_back
+    trainer.process.send_signal(signal.SIGCONT)
+    assert see(second, lambda status: status.queues[0].trainer_is_back)
+    trainer.go_on()
+    assert trainer.until("took")["digest"] == digest(micro_batch("k0", 3_000_000))
+    trainer.finish()
+    see(second, all_free)
+
+
 def test_a_trainer_that_died_with_its_daemon_gives_its_slots_back(
     start: StartParty, start_daemon: StartDaemon
 ) -> None:

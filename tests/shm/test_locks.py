@@ -274,7 +274,10 @@ def test_what_cannot_be_opened_is_refused_by_path(shm_dir: Path) -> None:
     assert victim.read_bytes() == b"precious"
 
 
-@pytest.mark.parametrize("contents", [b"", b"{", b"[]", b'{"peer": 1}', b"\xff\xfe", b"null"])
+_LONG = b'{"peer":{"name":"a","pid":1,"host":"h"},"since":"' + b"x" * 5000 + b'"}'
+
+
+@pytest.mark.parametrize("contents", [b"", b"{", b"[]", b'{"peer": 1}', b"\xff\xfe", b"null", _LONG])
 def test_a_note_that_cannot_be_read_is_none_and_the_lock_is_held_all_the_same(path: Path, contents: bytes) -> None:
     assert read_note(path) is None
     lock = FileLock(path, this_peer())
