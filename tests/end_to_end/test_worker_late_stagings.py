@@ -193,6 +193,8 @@ def test_what_lands_while_an_inline_step_of_its_key_fails_is_trained_once(
         inline = asyncio.create_task(handle.train_step(payload(1), KEY))
         await gate.reached()
         assert await handle.stage(payload(2), key=KEY) == KEY
+        # What the trainer has not been lent yet, a step with a payload does not wait for.
+        await asyncio.to_thread(see, daemon, on_device(KEY))
         gate.open()
         with pytest.raises(RemoteCallError, match="boom"):
             await inline
