@@ -104,10 +104,18 @@ def load_public_key(path: str, setting: str) -> bytes:
     """Reads the public key out of a key file.
 
     Raises:
-        SettingError: There is none, or others than its owner may write it.
+        SettingError: There is none, others than its owner may write it, or it holds the secret key too: whoever
+            has that can pass for its owner.
     """
     check_mode(Path(path), setting, forbidden=stat.S_IWGRP | stat.S_IWOTH, danger="write", remedy="chmod 644")
-    return _load(path, setting)[0]
+    public, secret = _load(path, setting)
+    if secret is not None:
+        raise SettingError(
+            f"setting {setting}: {path} holds the secret key too",
+            limit="the public one alone",
+            remedy="name its .key file, and leave the other to its owner",
+        )
+    return public
 
 
 def load_client_keys(client_key_file: str, server_key_file: str, *, server_setting: str) -> ClientKeys | None:
