@@ -111,7 +111,7 @@ def _of_queue(queue: QueueStatus, status: Status) -> Iterator[Finding]:
         words = f"{who} lives, and has not come back since the daemon started"
         if held := len(slots_of(queue, status)):
             words += f"; it holds {counted(held, 'slot')}"
-        remedy = "look at it: it comes back by itself when it wants something, unless it stands still"
+        remedy = "look at it: it comes back by itself, unless it stands still"
         yield Finding(Fault.NOT_BACK, words, remedy, queue.name)
     else:
         yield from _with_trainer(queue, status)

@@ -264,6 +264,14 @@ CASES = {
         Case.LENT,
         ("has 'd' on its device, for 9.0 s", "promoted when there is room"),
     ),
+    "lent, trainer of before": (
+        seen(
+            peeked(State.READY, slot=0, slot_state="LENT", holder=TRAINER, held_s=40.0),
+            status(queues=(queue(trainer_is_back=False),)),
+        ),
+        Case.TRAINER_NOT_BACK,
+        ("lent to trainer pid 42 on gpu for 40 s", "lives, and has not come back since the daemon started"),
+    ),
     "quarantined": (
         seen(peeked(State.READY, slot=3, slot_state="QUARANTINED", holder=TRAINER)),
         Case.QUARANTINED,
