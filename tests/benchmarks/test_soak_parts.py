@@ -1,15 +1,10 @@
-"""The soak's parts: its plan, its micro-batches, its books, its proxy, and what it finds left behind."""
+"""The soak's parts: its books, its processes, and what it finds left behind."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import itertools
 import os
 import signal
-import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,149 +12,14 @@ import msgspec
 import pytest
 
 from forebay.benchmarks import soak_place
-from forebay.benchmarks.soak_faults import (
-    ADVANCE,
-    CUT,
-    DROP,
-    FAULTS,
-    KILL,
-    LEASE_S,
-    MAX_VERSIONS_BEHIND,
-    RESET,
-    STALL,
-    STOP,
-    STRANGER,
-    SWALLOW,
-    TO_DAEMON,
-    TO_ORCHESTRATOR,
-    chosen,
-    plan,
-)
 from forebay.benchmarks.soak_parties import bad_lines
 from forebay.benchmarks.soak_party import Party
-from forebay.benchmarks.soak_payload import MAX_BODY_BYTES, SoakExample, digest, freshness, micro_batch
+from forebay.benchmarks.soak_payload import MAX_BODY_BYTES
 from forebay.benchmarks.soak_place import Place
 from forebay.benchmarks.soak_result import SoakResult, SoakSettings
-from forebay.benchmarks.soak_wire import Wire, free_ports
 from forebay.benchmarks.soak_words import Book, OrchestratorLine, Reader, Told, read_lines
-from forebay.wire import Limits, SettingError, default_registry, describe, flatten
 
 WAIT_S = 30.0
-
-
-# The plan.
-
-
-def test_a_plan_follows_from_its_seed() -> None:
-    assert plan(7, 180, tuple(FAULTS)) == plan(7, 180, tuple(FAULTS))
-    assert plan(7, 180, tuple(FAULTS)) != plan(8, 180, tuple(FAULTS))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_three_minutes_have_sixty_kills_stalls_and_cuts(seed: int) -> None:
-    faults = plan(seed, 180, tuple(FAULTS))
-    assert sum(fault.kind in (KILL, STOP, CUT) for fault in faults) >= 60
-    assert {fault.kind for fault in faults} <= set(FAULTS)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_three_minutes_have_resets_strangers_and_versions_that_grow_but_for_a_reset(seed: int) -> None:
-    faults = plan(seed, 180, tuple(FAULTS))
-    assert [fault.at_s for fault in faults] == sorted(fault.at_s for fault in faults)
-    assert sum(fault.kind == RESET for fault in faults) >= 10
-    assert sum(fault.kind == STRANGER for fault in faults) >= 10
-    told = [fault for fault in faults if fault.kind in (RESET, ADVANCE)]
-    for before, after in itertools.pairwise(told):
-        if after.kind == ADVANCE:
-            assert after.version == before.version + 1
-        else:
-            # A daemon that did not forget would take what comes next to be stale.
-            assert after.version == max(0, before.version - MAX_VERSIONS_BEHIND - 1)
-
-
-def test_what_comes_at_its_own_pace_changes_nothing_of_the_rest() -> None:
-    violence = [kind for kind in FAULTS if kind not in (RESET, ADVANCE, STRANGER)]
-    rest = [fault for fault in plan(3, 180, tuple(FAULTS)) if fault.kind in violence]
-    assert rest == plan(3, 180, tuple(violence))
-
-
-def test_the_plan_of_no_faults_is_empty() -> None:
-    assert plan(3, 180, ()) == []
-
-
-def test_what_is_stopped_outlasts_the_lease() -> None:
-    stops = [fault for fault in plan(3, 600, (STOP,)) if fault.kind == STOP]
-    assert stops
-    assert all(fault.lasts_s > LEASE_S for fault in stops)
-
-
-@pytest.mark.parametrize(
-    ("words", "kinds"), [("all", tuple(FAULTS)), ("none", ()), ("kill", (KILL,)), ("cut, kill", (CUT, KILL))]
-)
-def test_faults_are_chosen_by_name(words: str, kinds: tuple[str, ...]) -> None:
-    assert chosen(words) == kinds
-
-
-@pytest.mark.parametrize("words", ["", "kill,maim"])
-def test_an_unknown_fault_names_those_that_there_are(words: str) -> None:
-    with pytest.raises(SettingError, match="limit all, none, or some of kill, term, stop"):
-        SoakSettings(faults=words)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("minutes", 0.0), ("slots", 0), ("in_flight", 0), ("watchdog_s", 1.0)]
-)
-def test_a_wrong_setting_names_itself_and_its_range(name: str, value: Any) -> None:
-    with pytest.raises(SettingError, match=f"setting {name}; got {value}; limit"):
-        SoakSettings(**{name: value})
-
-
-# Micro-batches.
-
-
-def test_a_key_has_the_same_micro_batch_in_every_life() -> None:
-    assert digest(micro_batch(1, "a")) == digest(micro_batch(1, "a"))
-    assert len({digest(micro_batch(seed, key)) for seed in (1, 2) for key in ("a", "b")}) == 4
-
-
-def test_some_keys_are_behind_and_some_expire_the_same_in_every_life() -> None:
-    found = [freshness(1, str(number)) for number in range(400)]
-    assert found == [freshness(1, str(number)) for number in range(400)]
-    assert found != [freshness(2, str(number)) for number in range(400)]
-    assert {behind for behind, _ in found} == {None, 0, 1, MAX_VERSIONS_BEHIND, MAX_VERSIONS_BEHIND + 1}
-    expiries = [expires_s for _, expires_s in found if expires_s is not None]
-    assert 20 < len(expiries) < 120
-    assert min(expiries) < 0.05
-    assert max(expiries) > 1
-
-
-def test_micro_batches_come_eagerly_and_in_chunks_and_fit_a_slot() -> None:
-    limits = Limits(max_micro_batch_bytes=MAX_BODY_BYTES)
-    sizes, dtypes = [], set()
-    for number in range(60):
-        flat = flatten(micro_batch(0, str(number)), registry=default_registry, limits=limits)
-        sizes.append(describe(flat, limits).payload_bytes)
-        dtypes |= {str(array.dtype) for array in flat.arrays}
-    assert min(sizes) < 64 << 10
-    assert max(sizes) > 8 << 20
-    assert len(dtypes) > 8
-
-
-def test_a_digest_sees_bytes_dtype_shape_structure_and_static_values() -> None:
-    tree = micro_batch(0, "a")
-    example = tree["example"]
-    changed = example.inputs.copy()
-    changed[0, 0] += 1
-    others = [
-        tree | {"example": dataclasses.replace(example, inputs=changed)},
-        tree | {"example": dataclasses.replace(example, inputs=example.inputs.view("int32"))},
-        tree | {"example": dataclasses.replace(example, inputs=example.inputs.reshape(-1))},
-        tree | {"example": dataclasses.replace(example, weight=2.0)},
-        tree | {"odd": list(tree["odd"])},
-        tree | {"more": None},
-    ]
-    assert isinstance(example, SoakExample)
-    assert len({digest(other) for other in (tree, *others)}) == 1 + len(others)
 
 
 # Books.
@@ -292,102 +152,6 @@ def is_stopped(pid: int) -> bool:
 
 def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-# The proxy.
-
-
-@contextlib.contextmanager
-def listening() -> Iterator[tuple[Wire, socket.socket]]:
-    """A wire whose control port leads to a socket of the test."""
-    control, data, *own = free_ports(4)
-    with socket.create_server(("127.0.0.1", control)) as server, Wire(control, data, (own[0], own[1])) as wire:
-        server.settimeout(WAIT_S)
-        yield wire, server
-
-
-def dial(wire: Wire) -> socket.socket:
-    host, _, port = wire.endpoint.removeprefix("tcp://").rpartition(":")
-    return socket.create_connection((host, int(port)), WAIT_S)
-
-
-def test_a_wire_carries_both_ways() -> None:
-    with listening() as (wire, server), dial(wire) as here:
-        there, _ = server.accept()
-        with there:
-            here.sendall(b"hello")
-            assert there.recv(64) == b"hello"
-            there.sendall(b"welcome")
-            assert here.recv(64) == b"welcome"
-
-
-def test_a_dropped_wire_ends_its_connections_and_takes_new_ones() -> None:
-    with listening() as (wire, server), dial(wire) as here:
-        there, _ = server.accept()
-        with there:
-            here.sendall(b"x")
-            assert there.recv(1) == b"x"
-            wire.begin(DROP, "both ways")
-            assert ended(here)
-            assert ended(there)
-        with dial(wire) as again:
-            second, _ = server.accept()
-            with second:
-                again.sendall(b"x")
-                assert second.recv(1) == b"x"
-
-
-def test_a_stalled_wire_delivers_later_and_loses_nothing() -> None:
-    with listening() as (wire, server), dial(wire) as here:
-        there, _ = server.accept()
-        with there:
-            wire.begin(STALL, TO_DAEMON)
-            # What goes the other way passes, and shows that the stall has begun.
-            there.sendall(b"x")
-            assert here.recv(1) == b"x"
-            here.sendall(b"late")
-            wire.end(STALL, TO_DAEMON)
-            assert there.recv(64) == b"late"
-
-
-def test_a_swallowing_wire_loses_bytes_and_then_the_connection() -> None:
-    with listening() as (wire, server), dial(wire) as here:
-        there, _ = server.accept()
-        with there:
-            wire.begin(SWALLOW, TO_ORCHESTRATOR)
-            here.sendall(b"x")
-            assert there.recv(1) == b"x"
-            there.sendall(b"never seen")
-            wire.end(SWALLOW, TO_ORCHESTRATOR)
-            assert ended(here)
-
-
-def test_of_two_cuts_the_first_that_ends_lets_nothing_pass_that_the_other_holds() -> None:
-    with listening() as (wire, server), dial(wire) as here:
-        there, _ = server.accept()
-        with there:
-            wire.begin(STALL, "both ways")
-            wire.begin(STALL, TO_DAEMON)
-            here.sendall(b"late")
-            there.sendall(b"x")
-            wire.end(STALL, "both ways")
-            # What only the first one held passes, and shows that it has ended.
-            assert here.recv(1) == b"x"
-            there.settimeout(0.2)
-            with pytest.raises(TimeoutError):
-                there.recv(1)
-            there.settimeout(WAIT_S)
-            wire.end(STALL, TO_DAEMON)
-            assert there.recv(64) == b"late"
-
-
-def ended(connection: socket.socket) -> bool:
-    """Tells whether a connection ended with no byte more."""
-    connection.settimeout(WAIT_S)
-    try:
-        return connection.recv(64) == b""
-    except ConnectionError:
-        return True
 
 
 # What is left.
