@@ -255,7 +255,7 @@ def test_a_trainer_that_stands_still_is_named_by_the_daemon_that_follows_and_the
         assert peer.pid == trainer.process.pid
     assert not status.queues[0].trainer_is_back
     trainer.process.send_signal(signal.SIGCONT)
-    assert see(second, lambda status: status.queues[0].trainer_is_back)
+    see(second, lambda status: status.queues[0].trainer_is_back)
     trainer.go_on()
     assert trainer.until("took")["digest"] == digest(micro_batch("k0", 3_000_000))
     trainer.finish()

@@ -15,6 +15,7 @@ from forebay.shm import (
     BODY_OFFSET,
     HOLDERS_NAME,
     JOURNAL_NAME,
+    LAYOUT_VERSION,
     LOCK_NAME,
     FileLock,
     PoolHeader,
@@ -54,7 +55,9 @@ def test_a_new_pool_has_its_slots_reserved_free_and_private(path: Path) -> None:
         [LOCK_NAME, HOLDERS_NAME, JOURNAL_NAME, "pool.json", "slot-0000", "slot-0001", "slot-0002"]
     )
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((path / HOLDERS_NAME).stat().st_mode) == 0o700
-    assert msgspec.json.decode((path / "pool.json").read_bytes(), type=PoolHeader) == PoolHeader(2, "epoch")
+    assert msgspec.json.decode((path / "pool.json").read_bytes(), type=PoolHeader) == PoolHeader(
+        LAYOUT_VERSION, "epoch"
+    )
     assert is_held(path / LOCK_NAME)
     pool.close()
 
