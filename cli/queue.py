@@ -109,6 +109,8 @@ def _cells(row: Row) -> tuple[object, ...]:
 def _head(name: str, queue: QueueStatus | None) -> str:
     trainer = queue.trainer if queue is not None else None
     words = f"queue {quoted(name)}: {named(trainer, 'no trainer')}"
+    if queue is not None and not queue.trainer_is_back:
+        words += ", not back since the daemon started"
     if queue is not None and queue.policy_version is not None:
         words += f", policy version {queue.policy_version}"
     return f"{words}, paused by an operator" if queue is not None and queue.paused else words

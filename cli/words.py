@@ -44,11 +44,7 @@ def listed(names: tuple[str, ...] | list[str], most: int = 4) -> str:
 
 def named(peer: Peer | None, otherwise: str = "somebody") -> str:
     """Says who a peer is."""
-    if peer is None:
-        return otherwise
-    if not peer.pid:  # a daemon that was restarted found its lock, and nothing in it
-        return printable(peer.name)
-    return printable(f"{peer.name} pid {peer.pid} on {peer.host}")
+    return otherwise if peer is None else printable(str(peer))
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:

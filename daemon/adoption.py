@@ -27,7 +27,7 @@ class Found:
         slots: Every slot, for the slot table.
         occupied: Those that hold a complete micro-batch.
         outcomes: The journal, oldest first.
-        holders: Who the trainers are that hold something, by the names of their locks, as far as those say it.
+        holders: Who has, or had, something of it, by the names of the locks that still say so.
     """
 
     slots: list[Slot]
@@ -36,11 +36,15 @@ class Found:
     holders: dict[str, Peer]
 
 
-def found_in(pool: Pool) -> Found:
-    """Reads the journal, and every slot's header.
+def found_in(pool: Pool, now: float) -> Found:
+    """Reads the journal, every slot's header, and who holds something; then the locks of the dead are removed.
 
-    A slot whose envelope cannot be read is FREE, unless a live trainer may still read it: then it stays as it is,
-    out of use until the trainer is gone and the daemon starts anew.
+    A slot whose envelope cannot be read becomes FREE, unless a live trainer may still read it: then it stays as it
+    is, out of use until the trainer is gone and the daemon starts anew.
+
+    Args:
+        pool: The pool, which this daemon holds.
+        now: Monotonic second.
     """
     slots = pool.found_slots()
     occupied = []
@@ -49,7 +53,7 @@ def found_in(pool: Pool) -> Found:
             continue
         file = pool.files[slot.index]
         try:
-            occupied.append(_read(file))
+            occupied.append(_read(file, now))
         except (ForebayError, msgspec.DecodeError) as error:
             fields = {"slot": slot.index, "state": slot.state.name, "reason": str(error)}
             tell(log, logging.WARNING, Event.SLOT_UNREADABLE, **fields)
@@ -58,18 +62,21 @@ def found_in(pool: Pool) -> Found:
                 slot.state = SlotState.FREE
                 file.write_state(SlotState.FREE)
     outcomes = pool.outcomes.take_found()
-    names = {found.holder for found in occupied} | {outcome.holder for outcome in outcomes}
-    return Found(slots, occupied, outcomes, dict(_peers(pool, names)))
+    holders = {found.holder for found in occupied} | {outcome.holder for outcome in outcomes}
+    peers = dict(_peers(pool, holders - {""}))
+    # Not before: of a trainer that died with the daemon, its lock alone says who it was.
+    pool.remove_dead_holders()
+    return Found(slots, occupied, outcomes, peers)
 
 
 def _peers(pool: Pool, holders: Iterable[str]) -> Iterator[tuple[str, Peer]]:
     for holder in holders:
-        with contextlib.suppress(HostError):  # no name at all, or none of a holder
+        with contextlib.suppress(HostError):  # a damaged name
             if (peer := holder_peer(pool.path, holder)) is not None:
                 yield holder, shortened(peer)
 
 
-def _read(file: SlotFile) -> FoundSlot:
+def _read(file: SlotFile, now: float) -> FoundSlot:
     header = file.header()
     envelope = file.envelope()
     # It was accepted under the limits of its day; today's are for new offers.
@@ -83,7 +90,12 @@ def _read(file: SlotFile) -> FoundSlot:
         body_bytes=header.body_bytes,
         payload_bytes=manifest.payload_bytes,
         holder=header.holder,
-        ready_at=header.ready_at,
-        # A daemon that was killed before it wrote the state had written this.
-        lent_at=0.0 if header.state is SlotState.READY else header.lent_at,
+        ready_at=_past(header.ready_at, now),
+        # The daemon before may have been killed between this and the state that it goes with.
+        lent_at=0.0 if header.state is SlotState.READY else _past(header.lent_at, now),
     )
+
+
+def _past(second: float, now: float) -> float:
+    """Returns a second of a header, over which there is no checksum; now, if it cannot be one."""
+    return second if 0 < second <= now else now

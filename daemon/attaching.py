@@ -103,16 +103,15 @@ class Attaching:
             return ""
         if present.address is None and self._book.attachments.find(request.holder) is not None:
             return ""  # both were found there, and the other is not attached
-        peer = present.peer
-        return (
-            f"queue {request.queue!r} has a live trainer: {peer.name} pid {peer.pid} on {peer.host},"
-            f" for {now - present.since:.1f} s"
-        )
+        since = f"for {now - present.since:.1f} s" if present.is_back else "not back since the daemon started"
+        return f"queue {request.queue!r} has a live trainer: {present.peer}, {since}"
 
     def _take_place(self, queue: TrainQueue, address: Address, request: Attach, now: float) -> Attachment:
         out, peer = self._book.out, shortened(request.peer)
         attachment = queue.attachment = self._book.attachments.know(queue, request.holder, peer, now)
-        attachment.address, attachment.peer, attachment.is_back = address, peer, True
+        if not attachment.is_back:
+            attachment.is_back, attachment.since = True, now
+        attachment.address, attachment.peer = address, peer
         attachment.credit_total = attachment.lent_total = 0
         attachment.asks_since = 0.0
         out.log(Level.INFO, Event.ATTACH, queue=queue.name, **who(peer))
@@ -144,7 +143,7 @@ class Attaching:
         for batch in attachment.lent.values():
             self._take_back(batch, attachment, now)
         peer = attachment.peer
-        reason = f"its trainer, {peer.name} pid {peer.pid} on {peer.host}, died before it was finished"
+        reason = f"its trainer, {peer}, died before it was finished"
         self._lose_on_device(attachment, now, reason, EndReason.DIED)
         self._book.out.log(Level.INFO, Event.DETACH, queue=queue.name, **who(peer))
         queue.left(peer, now)

@@ -204,6 +204,7 @@ class Book:
         self.log(Level.DEBUG, Event.RELEASED, batch)
         self.slot_moves.give_back(batch, SlotEvent.RELEASE)
         self.measures.lent_s.observe(now - batch.lent_at)
+        batch.lent_at = 0.0
 
     def quarantine(self, batch: MicroBatch, holder: Attachment) -> None:
         """Takes a slot away from a holder that may still read it, unless that was done before."""
@@ -213,7 +214,8 @@ class Book:
 
     def ready_again(self, batch: MicroBatch, now: float) -> None:
         """Puts a quarantined slot back in its old place, once its holder's lock is free."""
-        batch.was_told_stale, batch.lent_at, batch.ready_at = False, 0.0, now
+        batch.was_told_stale, batch.lent_at = False, 0.0
+        batch.since = batch.ready_at = now
         self.slot_moves.apply(batch, SlotEvent.HOLDER_LOCK_FREE)
         self.log(Level.INFO, Event.RETURNED, batch)
         self.queues.of(batch.queue).insert(batch)

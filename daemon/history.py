@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping
 
-from forebay.wire import Event, Moment, on_one_line, printable
+from forebay.wire import Event, Moment, Peer, on_one_line, printable
 
 _OF_THE_MOMENT = frozenset({"queue", "key", "slot", "generation", "peer", "pid", "host"})
 _MAX_WORDS = 400
@@ -119,9 +119,13 @@ def _told(number: int, at: float, event: Event, fields: Mapping[str, object]) ->
         key=str(fields.get("key", "")),
         slot=_integer(fields.get("slot", -1)),
         generation=_integer(fields.get("generation", 0)),
-        who=f"{fields['peer']} pid {fields['pid']} on {fields['host']}" if "peer" in fields else "",
+        who=str(_peer(fields)) if "peer" in fields else "",
         words=" ".join(_words(fields))[:_MAX_WORDS],
     )
+
+
+def _peer(fields: Mapping[str, object]) -> Peer:
+    return Peer(name=str(fields["peer"]), pid=_integer(fields["pid"]), host=str(fields["host"]))
 
 
 def _integer(value: object) -> int:

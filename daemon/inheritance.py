@@ -14,7 +14,7 @@ from .micro_batch import FoundSlot, MicroBatch, found_batch, recalled_batch
 
 Key = tuple[str, str]
 _UNKNOWN = Peer(name="a trainer from before the restart", pid=0, host="")
-"""One whose lock says nothing, since there was no room for that."""
+"""One of whom nothing is known but its lock's name: nothing can be read in the lock, or it is removed."""
 
 _LEAVE = {
     SlotState.READY: SlotEvent.DROP,

@@ -159,7 +159,14 @@ class Ledger:
         holders: Mapping[str, Peer],
         now: float,
     ) -> list[Action]:
-        """Takes over what an adopted pool holds; called once, before any other event. See `Found`."""
+        """Takes over what an adopted pool holds; called once, before any other event.
+
+        Args:
+            found_slots: The slots with a complete micro-batch.
+            outcomes: The journal, oldest first.
+            holders: Who has something of it, by the names of their locks, as far as that is known.
+            now: Monotonic second.
+        """
         self._book.out.now = now
         Inheritance(outcomes, holders).enter(self._book, self._attaching, found_slots, now)
         self._staleness.adopted(now)

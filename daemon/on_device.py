@@ -34,7 +34,7 @@ def learn_on_device(book: Book, queue: TrainQueue, attachment: Attachment, told:
         if told.is_trained and known.slot >= 0:
             # It is lent, and the trainer may not know that yet. Whatever becomes of the slot, it is trained.
             known.was_trained = True
-            book.outcomes.record(known, state=MicroBatchState.CONSUMED, attempt="")
+            book.outcomes.record(known, state=MicroBatchState.CONSUMED, attempt="", at=now)
         return
     batch = on_device_batch(queue.name, told.key, told.attempt, now)
     book.batches[queue.name, told.key] = attachment.on_device[told.key] = batch

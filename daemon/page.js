@@ -58,7 +58,7 @@ function spellS(seconds) {
   return minutes ? `${minutes} min ${rest} s` : `${rest} s`;
 }
 
-const peerWords = (peer) => (peer ? shown(`${peer.name} ${peer.pid} on ${peer.host}`) : "");
+const peerWords = (peer) => (peer ? shown(peer.pid ? `${peer.name} ${peer.pid} on ${peer.host}` : peer.name) : "");
 const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 
 // --- elements ---

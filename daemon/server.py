@@ -86,7 +86,7 @@ class Server:
             reserving=lambda index, count: self._manager.reserving(index, count, settings.slot_initial_bytes),
         )
         undo.callback(lambda: self._pool.close(keep=self._must_keep))
-        found = found_in(self._pool)
+        found = found_in(self._pool, time.monotonic())
         self._must_keep = settings.keep_pool or bool(found.occupied or found.outcomes)
         return found
 

@@ -63,5 +63,5 @@ class SlotMoves:
         if slot.state is SlotState.FREE:
             self._out.do(WriteState(slot.index, slot.state))
         else:
-            written = WriteState(slot.index, slot.state, batch.sequence, holder, batch.ready_at, batch.lent_at)
-            self._out.do(written)
+            times = {"ready_at": batch.ready_at, "lent_at": batch.lent_at}
+            self._out.do(WriteState(slot.index, slot.state, batch.sequence, holder, **times))

@@ -95,7 +95,7 @@ def _queue(book: Book, queue: TrainQueue, now: float) -> QueueStatus:
         on_device=tuple(batch.key for batch in on_device),
         on_device_s=tuple(now - batch.since for batch in on_device),
         trainer=trainer.peer if trainer else None,
-        trainer_since_s=now - trainer.since if trainer else 0.0,
+        trainer_since_s=now - trainer.since if trainer and trainer.is_back else 0.0,
         trainer_is_back=trainer is None or trainer.is_back,
         asks_s=now - trainer.asks_since if trainer and trainer.asks_since else 0.0,
         waits_for=trainer.wanted_keys if trainer else (),

@@ -99,7 +99,7 @@ class WaitingLine:
             return words
         words += f" {printable(batch.key)!r} for {now - batch.since:.1f} s"
         who = next((attachment.peer for attachment in self._book.attachments if index in attachment.lent), None)
-        return words if who is None else f"{words} with {who.name} pid {who.pid} on {who.host}"
+        return words if who is None else f"{words} with {who}"
 
     def expire(self, now: float) -> None:
         """Refuses offers that waited long enough."""

@@ -37,7 +37,11 @@ def holder_fault(pool: Path, holder: str) -> str:
 
 
 def holder_peer(pool: Path, holder: str) -> Peer | None:
-    """Returns who a holder says that it is, in its lock; None if it says nothing, or is gone."""
+    """Returns who a holder says that it is, in its lock; None if that says nothing, or is gone.
+
+    Raises:
+        HostError: The name is none of a holder.
+    """
     note = read_note(holder_path(pool, holder))
     return note.peer if note is not None else None
 
@@ -88,7 +92,8 @@ def remove_holders(pool: Path) -> None:
 
 def remove_dead_holders(pool: Path) -> None:
     """Removes the locks of trainers that died while no daemon watched them."""
-    for holder in (pool / HOLDERS_NAME).iterdir():
-        with contextlib.suppress(OSError):  # what a member of the group left there stops no daemon
-            if not is_held(holder):
-                holder.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        for holder in (pool / HOLDERS_NAME).iterdir():
+            with contextlib.suppress(OSError):  # what a member of the group left there stops no daemon
+                if not is_held(holder):
+                    holder.unlink(missing_ok=True)

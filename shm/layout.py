@@ -36,7 +36,7 @@ class Field:
 
 HEADER_FIELDS: Final = {
     "magic": Field(0, "8s", "bytes", "marks a slot file"),
-    "layout_version": Field(8, "<I", "count", "grows when this table, or the envelope, changes"),
+    "layout_version": Field(8, "<I", "count", "grows when this table, the envelope or the journal changes"),
     "state": Field(12, "<I", "SlotState", "where the slot is"),
     "generation": Field(16, "<Q", "count", "grows at each loan"),
     "sequence": Field(24, "<Q", "count", "place in the queue; smaller is sooner"),
@@ -44,8 +44,10 @@ HEADER_FIELDS: Final = {
     "envelope_bytes": Field(40, "<Q", "bytes", "length of the envelope after the body"),
     "envelope_checksum": Field(48, "<Q", "xxh3-64", "of the envelope, seeded with the generation"),
     "holder": Field(56, "64s", "UTF-8", "name of the holder's lock file while LENT, else empty"),
-    "ready_at": Field(120, "<d", "seconds", "of CLOCK_MONOTONIC, in which it became READY"),
-    "lent_at": Field(128, "<d", "seconds", "of CLOCK_MONOTONIC, in which it was LENT"),
+    "ready_at": Field(
+        120, "<d", "s", "second of CLOCK_MONOTONIC in which it became READY; old while FREE or FILLING"
+    ),
+    "lent_at": Field(128, "<d", "s", "the same for LENT, also while QUARANTINED; else old or 0"),
 }
 """Name to place; written by the daemon and read by trainers and by the next daemon."""
 

@@ -129,7 +129,7 @@ def lock_fault(path: Path) -> str:
 
 
 def read_note(path: Path) -> LockNote | None:
-    """Returns what the holder wrote, or None if it has not yet."""
+    """Returns what the holder wrote; None if it has not yet, or if that cannot be read or is no note."""
     try:
         fd = _open_to_look(path)
         if fd is None:
@@ -192,5 +192,5 @@ def _held(path: Path) -> HeldError:
     note = read_note(path)
     holder = "a process that has not named itself yet"
     if note is not None:
-        holder = f"{note.peer.name} pid {note.peer.pid} on {note.peer.host} since {note.since}"
+        holder = f"{note.peer} since {note.since}"
     return HeldError(f"{path} is held by {holder}", remedy="stop it first, or choose another path")

@@ -126,7 +126,6 @@ class Pool:
             make_holders(self.path, self._gid)
             (self.path / HEADER_NAME).write_bytes(header)
             share(self.path / HEADER_NAME, private=0o600, shared=0o640, gid=self._gid)
-            remove_dead_holders(self.path)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise shm_full(self.path, mmap.PAGESIZE, otherwise=AT_START) from error
@@ -143,6 +142,10 @@ class Pool:
                 file.write_state(state)
             slots.append(Slot(file.index, state, header.generation, file.file_bytes))
         return slots
+
+    def remove_dead_holders(self) -> None:
+        """Removes the locks of trainers that died while no daemon watched them, with what those say of them."""
+        remove_dead_holders(self.path)
 
     def close(self, *, keep: bool = False) -> None:
         """Gives the pool up; a second call does nothing.

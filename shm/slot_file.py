@@ -132,7 +132,15 @@ class SlotFile:
         ready_at: float = 0.0,
         lent_at: float = 0.0,
     ) -> None:
-        """Records a move, so that a daemon killed between two stores leaves a header that says the truth."""
+        """Records a move, so that a daemon killed between two stores leaves a header that says the truth.
+
+        Args:
+            state: What the slot is now. All else is left as it is for FREE.
+            sequence: Place in the queue.
+            holder: Name of the trainer's lock, if one has it.
+            ready_at: Monotonic second in which it became READY.
+            lent_at: Monotonic second in which it was lent; 0 if it is not.
+        """
         if state is not SlotState.FREE:
             write_field(self._view, "sequence", sequence)
             write_field(self._view, "ready_at", ready_at)

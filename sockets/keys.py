@@ -107,7 +107,8 @@ def load_public_key(path: str, setting: str) -> bytes:
         SettingError: There is none, others than its owner may write it, or it holds the secret key too: whoever
             has that can pass for its owner.
     """
-    check_mode(Path(path), setting, forbidden=stat.S_IWGRP | stat.S_IWOTH, danger="write", remedy="chmod 644")
+    # A secret file's mode is right as it is: first of all, say that it is the wrong file.
+    check_mode(Path(path), setting, forbidden=0, danger="write", remedy="chmod 644")
     public, secret = _load(path, setting)
     if secret is not None:
         raise SettingError(
@@ -115,6 +116,7 @@ def load_public_key(path: str, setting: str) -> bytes:
             limit="the public one alone",
             remedy="name its .key file, and leave the other to its owner",
         )
+    check_mode(Path(path), setting, forbidden=stat.S_IWGRP | stat.S_IWOTH, danger="write", remedy="chmod 644")
     return public
 
 

@@ -66,8 +66,8 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
         on_device: Keys that its trainer has on the device.
         on_device_s: Seconds since each of them got there.
         trainer: At its end; None if there is none.
-        trainer_since_s: Seconds since that attached.
-        trainer_is_back: Whether it has attached to this daemon; else its lock alone tells of it.
+        trainer_since_s: Seconds since that attached to this daemon; 0 if it has not yet.
+        trainer_is_back: False while a trainer of the daemon before has not attached to this one yet.
         asks_s: Seconds for which the trainer has asked for more than it was lent; 0 if it does not.
         waits_for: Keys that it waits for out of order.
         last_trainer: The one before, if there is none now and one was there.

@@ -6,7 +6,7 @@ repeat. Every request may be sent again: a repeat gets what the first one got, o
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -15,6 +15,8 @@ from .states import RefusalCode
 
 PROTOCOL_VERSION = 4
 """Grows whenever an older peer could misread a newer one."""
+
+_MAX_PID: Final = (1 << 31) - 1
 
 M = TypeVar("M")
 
@@ -26,11 +28,20 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=s
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is at the other end, for people to read; never used to tell who is alive."""
+    """Who is at the other end, for people to read; never used to tell who is alive.
+
+    Attributes:
+        name: What it calls itself.
+        pid: As its own namespace has it; 0 if only the name is known.
+        host: Its host's name.
+    """
 
     name: str
-    pid: int
+    pid: Annotated[int, msgspec.Meta(ge=0, le=_MAX_PID)]
     host: str
+
+    def __str__(self) -> str:
+        return f"{self.name} pid {self.pid} on {self.host}" if self.pid else self.name
 
 
 class Refused(Message, frozen=True):

@@ -107,12 +107,7 @@ def _of_queue(queue: QueueStatus, status: Status) -> Iterator[Finding]:
     if queue.trainer is None:
         yield from _without_trainer(queue)
     elif not queue.trainer_is_back:
-        who = f"{named(queue.trainer)}, the trainer of queue {quoted(queue.name)},"
-        words = f"{who} lives, and has not come back since the daemon started"
-        if held := len(slots_of(queue, status)):
-            words += f"; it holds {counted(held, 'slot')}"
-        remedy = "look at it: it comes back by itself, unless it stands still"
-        yield Finding(Fault.NOT_BACK, words, remedy, queue.name)
+        yield _not_back(queue, status)
     else:
         yield from _with_trainer(queue, status)
 
@@ -132,8 +127,23 @@ def _without_trainer(queue: QueueStatus) -> Iterator[Finding]:
     yield Finding(Fault.NO_TRAINER, words, remedy, queue.name)
 
 
+def _trainer_of(queue: QueueStatus) -> str:
+    return f"{named(queue.trainer)}, the trainer of queue {quoted(queue.name)},"
+
+
+def _not_back(queue: QueueStatus, status: Status) -> Finding:
+    words = f"{_trainer_of(queue)} {NOT_BACK}"
+    if lent := slots_of(queue, status):
+        words += f"; it holds {counted(len(lent), 'slot')}, the first for {age(max(slot.held_s for slot in lent))}"
+    if queue.on_device:
+        words += f"; it {holding(queue)}"
+    return Finding(
+        Fault.NOT_BACK, words, "look at it: it comes back by itself, unless it stands still", queue.name
+    )
+
+
 def _with_trainer(queue: QueueStatus, status: Status) -> Iterator[Finding]:
-    who = f"{named(queue.trainer)}, the trainer of queue {quoted(queue.name)},"
+    who = _trainer_of(queue)
     yield from _of_its_slots(queue, status, who)
     missing = nowhere(queue, status)
     if missing and queue.asks_s >= SOON_S:
@@ -191,6 +201,7 @@ def _untaken_s(queue: QueueStatus, status: Status) -> float:
     return min(queue.trainer_since_s, *ages) if ages else 0.0
 
 
+NOT_BACK = "lives, and has not come back since the daemon started"
 _LOOK = "look at the trainer: it compiles, its step is long, or it stands still"
 
 
@@ -215,7 +226,9 @@ def holding(queue: QueueStatus) -> str:
 
 def slots_of(queue: QueueStatus, status: Status) -> list[SlotStatus]:
     """Returns the slots that a queue's trainer was lent."""
-    return [slot for slot in status.slots if slot.queue == queue.name and slot.state == "LENT"]
+    of_queue = (slot for slot in status.slots if slot.queue == queue.name and slot.state == "LENT")
+    # A daemon that could not read a slot may have let another trainer attach beside its holder.
+    return [slot for slot in of_queue if slot.holder == queue.trainer]
 
 
 def _all_of(status: Status) -> str:

@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from forebay.wire import Event, Moment, Peeked, RefusalCode
 
 from ..words import age, named
-from .seen import Case, Judgement, Seen
+from .seen import Case, Judgement, Seen, not_back
 from .unknown import REFUSAL_REMEDIES
 
 _STALE = "stale: "
 
 
-def on_device(_: Seen, peeked: Peeked) -> Judgement:
+def on_device(seen: Seen, peeked: Peeked) -> Judgement:
     """Judges one that is on the device."""
     words = f"it has been on the device of {named(peeked.holder, 'its trainer')} for {age(peeked.age_s)}"
+    if not seen.holder_is_back:
+        return not_back(words)
     return Judgement(Case.ON_DEVICE, words, "wait for its step; if that takes long, look at the trainer")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from forebay.wire import Moment, Peeked, QueueStatus, Status
 
 from ..words import age
+from .diagnosis import NOT_BACK
 
 _CODE = "code="
 
@@ -72,6 +73,14 @@ class Seen:
         """The queue, if the daemon knows it."""
         return next((queue for queue in self.status.queues if queue.name == self.queue), None)
 
+    @property
+    def holder_is_back(self) -> bool:
+        """Whether the trainer that has it, if one does, has attached to this daemon."""
+        queue, peeked = self.train_queue, self.peeked
+        if queue is None or peeked is None or peeked.holder != queue.trainer:
+            return True
+        return queue.trainer_is_back
+
     def ago(self, moment: Moment) -> str:
         """Spells how long ago something was."""
         return f"{age(self.now_s - moment.at_s)} ago"
@@ -93,6 +102,16 @@ class Judgement:
 
     def __str__(self) -> str:
         return f"{self.words[:1].upper()}{self.words[1:]}. {self.remedy[:1].upper()}{self.remedy[1:]}."
+
+
+def not_back(words: str) -> Judgement:
+    """Judges what a trainer has that a daemon before this one knew.
+
+    Args:
+        words: Where it is, and whose.
+    """
+    remedy = "look at the trainer: it comes back by itself, unless it stands still"
+    return Judgement(Case.TRAINER_NOT_BACK, f"{words}; the trainer {NOT_BACK}", remedy)
 
 
 def refusal_of(moment: Moment) -> tuple[str, str]:

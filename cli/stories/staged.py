@@ -6,7 +6,7 @@ from forebay.wire import Peeked, QueueStatus
 
 from ..words import age, counted, listed, named, quoted
 from .diagnosis import TRANSFER_S, Fault, diagnose, holding, nowhere
-from .seen import Case, Judgement, Seen
+from .seen import Case, Judgement, Seen, not_back
 
 
 def ready(seen: Seen, peeked: Peeked) -> Judgement:
@@ -30,9 +30,8 @@ def _lent(seen: Seen, peeked: Peeked) -> Judgement:
     words = f"slot {peeked.slot} has been lent to {named(peeked.holder, 'its trainer')} for {age(peeked.held_s)},"
     words += " and it is not on the device yet"
     queue = seen.train_queue
-    if queue is not None and not queue.trainer_is_back:
-        words += "; the trainer lives, and has not come back since the daemon started"
-        return Judgement(Case.TRAINER_NOT_BACK, words, "look at the trainer: it comes back unless it stands still")
+    if not seen.holder_is_back:
+        return not_back(words)
     if queue is not None and not queue.on_device and peeked.held_s >= TRANSFER_S:
         remedy = "look at the trainer: few transfers take that long"
         return Judgement(Case.TRAINER_STILL, f"{words}; the trainer {holding(queue)}", remedy)

@@ -35,9 +35,20 @@ CASES: dict[str, tuple[Status, Fault, tuple[str, ...]]] = {
         ("2 micro-batches READY and no trainer", "trainer pid 42 on gpu has been gone for 3 min"),
     ),
     "not back": (
-        of(slot(0, "LENT", "b", holder=TRAINER), ready=("a",), trainer_is_back=False),
+        of(
+            slot(0, "LENT", "b", holder=TRAINER, held_s=7.0),
+            *(slot(1, "LENT", "c", holder=TRAINER, held_s=9.0), slot(2, "LENT", "z", holder=UNKNOWN, held_s=99.0)),
+            ready=("a",),
+            on_device=("d",),
+            on_device_s=(30.0,),
+            trainer_is_back=False,
+        ),
         Fault.NOT_BACK,
-        ("pid 42 on gpu, the trainer of queue 'train', lives, and has not come back", "it holds 1 slot"),
+        (
+            "pid 42 on gpu, the trainer of queue 'train', lives, and has not come back",
+            "it holds 2 slots, the first for 9.0 s",
+            "it has 'd' on its device, for 30 s",
+        ),
     ),
     "somebody not back": (
         of(trainer=UNKNOWN, trainer_is_back=False, ready=("a",)),

@@ -272,6 +272,19 @@ CASES = {
         Case.TRAINER_NOT_BACK,
         ("lent to trainer pid 42 on gpu for 40 s", "lives, and has not come back since the daemon started"),
     ),
+    "lent to another than the queue's trainer of before": (
+        seen(
+            peeked(State.READY, slot=0, slot_state="LENT", holder=SENDER, held_s=4.0),
+            status(queues=(queue(trainer_is_back=False),)),
+        ),
+        Case.LENT,
+        ("lent to orchestrator pid 7 on there",),
+    ),
+    "on the device of a trainer of before": (
+        seen(peeked(State.ON_DEVICE, holder=TRAINER, age_s=40.0), status(queues=(queue(trainer_is_back=False),))),
+        Case.TRAINER_NOT_BACK,
+        ("on the device of trainer pid 42 on gpu for 40 s", "has not come back", "unless it stands still"),
+    ),
     "quarantined": (
         seen(peeked(State.READY, slot=3, slot_state="QUARANTINED", holder=TRAINER)),
         Case.QUARANTINED,

@@ -133,7 +133,7 @@ class Driver:
         self.say(INSPECTOR, Hello(id=self.new_id(), version=PROTOCOL_VERSION, peer=ME))
 
     def restart(self) -> None:
-        """Kills the daemon without a word; the next one adopts what the headers say, as `found_slots` does."""
+        """Kills the daemon without a word; the next one adopts what the headers say, as `found_in` does."""
         self.growing.clear()
         self.watched.clear()
         self._inboxes.clear()

@@ -103,6 +103,20 @@ def test_of_two_holders_each_is_shown_with_its_slot(driver: Driver, lends: dict[
     assert names == {"a": "a trainer from before the restart", "b": "trainer-holder2"}
 
 
+def test_a_holder_of_which_nothing_is_known_is_told_without_a_pid(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a")
+    trainer.promoted(trainer.lends(1)[0])
+    driver.restart()
+    refused = only(Trainer(driver, "holder2").attach(), Refused)
+    assert "has a live trainer: a trainer from before the restart, not back since" in refused.words
+    driver.lock_is_free("holder1")
+    sender.say_hello()
+    lost = only(sender.wait_for("a", MicroBatchState.CONSUMED), Gone)
+    assert lost.reason == "its trainer, a trainer from before the restart, died before it was finished"
+
+
 def test_a_holder_is_shown_as_its_lock_names_it_until_it_attaches(
     driver: Driver, sender: Sender, trainer: Trainer
 ) -> None:
@@ -117,7 +131,7 @@ def test_a_holder_is_shown_as_its_lock_names_it_until_it_attaches(
     assert driver.status().slots[a.slot].holder == driver.notes["holder1"]
     with driver.nothing_moves():
         refused = only(Trainer(driver, "holder2").attach(), Refused)
-    assert "has a live trainer: noted pid 42 on gpu" in refused.words
+    assert "has a live trainer: noted pid 42 on gpu, not back since the daemon started" in refused.words
     attach(trainer, a)
     queue = driver.status().queues[0]
     assert queue.trainer is not None

@@ -65,21 +65,40 @@ def test_a_slot_that_a_dead_trainer_gave_back_is_held_by_nobody_after_two_restar
     trainer.lends(1)
     restart(driver, ran_s=10.0)
     trainer.die()
-    restart(driver, ran_s=5.0)
-    assert slot_of(driver, "a").held_s == 0.0
-    assert slot_of(driver, "a").age_s == 5.0 + DOWN_S, "since it came back"
+    driver.pass_time(5.0)
+    before = slot_of(driver, "a")
+    assert (before.held_s, before.age_s) == (0.0, 5.0), "since it came back"
+    restart(driver, ran_s=0.0)
+    after = slot_of(driver, "a")
+    assert (after.held_s, after.age_s) == (0.0, 5.0 + DOWN_S)
 
 
 def test_how_long_a_key_has_been_on_the_device(driver: Driver, sender: Sender, trainer: Trainer) -> None:
     sender.stage("a")
     trainer.promoted(trainer.lends(1)[0])
+    assert peeked(driver, "a").held_s == 0.0, "it has left its slot"
     restart(driver, ran_s=10.0)
+    assert peeked(driver, "a").held_s == 0.0
     assert queue_of(driver).on_device_s == (10.0 + DOWN_S,)
     trainer.attach(on_device=[("a", "train/a/1")])
     driver.pass_time(1.0)
     assert queue_of(driver).on_device_s == (11.0 + DOWN_S,)
     trainer.finished("a")
     assert measured(driver)["on_device_s"] == (1, 11.0 + DOWN_S)
+
+
+def test_a_trainer_is_attached_since_it_attached_to_this_daemon(
+    driver: Driver, sender: Sender, trainer: Trainer
+) -> None:
+    sender.stage("a")
+    lend = trainer.lends(1)[0]
+    restart(driver, ran_s=10.0)
+    driver.pass_time(100.0)
+    assert (queue_of(driver).trainer_is_back, queue_of(driver).trainer_since_s) == (False, 0.0)
+    trainer.attach(held=[(lend.slot, lend.generation)])
+    driver.pass_time(1.0)
+    trainer.attach(held=[(lend.slot, lend.generation)])
+    assert (queue_of(driver).trainer_is_back, queue_of(driver).trainer_since_s) == (True, 1.0)
 
 
 def test_how_long_ago_a_micro_batch_ended(driver: Driver, sender: Sender, trainer: Trainer) -> None:

@@ -76,4 +76,6 @@ def test_questions_that_take_long_leave_time_for_who_stages_and_are_answered_whe
         else:
             pytest.fail(f"all {INSPECTORS} were answered at once, {TRIES} times")
         for inspector in set(inspectors) - set(answered):
-            assert isinstance(told(inspector, GetStatus(id=4)), Status)
+            status = told(inspector, GetStatus(id=4))
+            assert isinstance(status, Status)
+            assert status.id == 4

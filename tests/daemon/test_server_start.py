@@ -18,7 +18,7 @@ from forebay.shm import Outcome
 from forebay.wire import MicroBatchState
 
 WHERE: list[tuple[Any, str]] = [
-    (server_module, "found_slots"),
+    (server_module, "found_in"),
     (server_module, "ServerSockets"),
     (Ledger, "__init__"),
     (Executor, "__init__"),

@@ -278,6 +278,23 @@ def test_a_trainer_that_died_with_its_daemon_gives_its_slots_back(
     good_run(start, second)
 
 
+def test_what_a_trainer_that_died_with_its_daemon_had_on_its_device_is_lost_by_its_name(
+    start: StartParty, start_daemon: StartDaemon
+) -> None:
+    first = start_daemon()
+    start("orchestrator", first.control_endpoint).finish()
+    trainer = start("trainer", first.trainer_endpoint, hold_batch=True)
+    trainer.until("took")
+    assert wait_for(first, "k0", until="on_device") == "on_device"
+    kill(first)
+    trainer.kill()
+    second = start_daemon()
+    with pytest.raises(MicroBatchGoneError, match=rf"lost: .*pid {trainer.process.pid} on ") as gone:
+        wait_for(second, "k0")
+    assert (gone.value.key, gone.value.state) == ("k0", "lost")
+    good_run(start, second)
+
+
 def test_a_retry_across_a_daemon_restart_is_trained_once(start: StartParty, start_daemon: StartDaemon) -> None:
     first = start_daemon()
     start("orchestrator", first.control_endpoint).finish()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from forebay.daemon.settings import load_settings
@@ -111,7 +112,8 @@ def _envelope_with_right_checksum(data: bytes) -> None:
 
 
 def _note(data: bytes) -> None:
-    read_note(_file(data, "note"))
+    note = read_note(_file(data, "note"))
+    msgspec.msgpack.encode(note)  # a daemon tells of its peer
 
 
 def _pool_header(data: bytes) -> None:

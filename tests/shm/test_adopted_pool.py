@@ -197,6 +197,8 @@ def test_the_locks_of_trainers_that_died_without_a_daemon_are_removed(path: Path
     FileLock(dead, this_peer()).close()
     assert dead.exists()
     pool = make_pool(path)
+    assert dead.exists(), "it says who that was"
+    pool.remove_dead_holders()
     assert living.exists()
     assert not dead.exists()
     lock.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from forebay.shm import FileLock, LockNote, free_bytes, is_held, read_note, reserve_pages, wait_until_free
-from forebay.wire import HeldError, HostError
+from forebay.wire import HeldError, HostError, Peer
 
 from .processes import PATIENCE_S, Spawn, this_peer, wait_free
 
@@ -274,10 +274,17 @@ def test_what_cannot_be_opened_is_refused_by_path(shm_dir: Path) -> None:
     assert victim.read_bytes() == b"precious"
 
 
-_LONG = b'{"peer":{"name":"a","pid":1,"host":"h"},"since":"' + b"x" * 5000 + b'"}'
+def _note(pid: bytes = b"1", since: bytes = b"") -> bytes:
+    return b'{"peer":{"name":"a","pid":%s,"host":"h"},"since":"%s"}' % (pid, since)
 
 
-@pytest.mark.parametrize("contents", [b"", b"{", b"[]", b'{"peer": 1}', b"\xff\xfe", b"null", _LONG])
+NO_NOTES = [
+    *(b"", b"{", b"[]", b'{"peer": 1}', b"\xff\xfe", b"null"),
+    *(_note(since=b"x" * 5000), _note(pid=b"-1"), _note(pid=b"9" * 40)),
+]
+
+
+@pytest.mark.parametrize("contents", NO_NOTES)
 def test_a_note_that_cannot_be_read_is_none_and_the_lock_is_held_all_the_same(path: Path, contents: bytes) -> None:
     assert read_note(path) is None
     lock = FileLock(path, this_peer())
@@ -286,6 +293,11 @@ def test_a_note_that_cannot_be_read_is_none_and_the_lock_is_held_all_the_same(pa
     with pytest.raises(HeldError, match="held by a process that has not named itself yet"):
         FileLock(path, this_peer())
     lock.close()
+
+
+def test_what_those_notes_are_made_from_is_one(path: Path) -> None:
+    path.write_bytes(_note())
+    assert read_note(path) == LockNote(Peer(name="a", pid=1, host="h"), "")
 
 
 def test_a_short_note_replaces_a_long_one_whole(path: Path) -> None:

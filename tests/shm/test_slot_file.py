@@ -84,7 +84,8 @@ def test_a_loan_and_its_publication_are_in_the_header(file: SlotFile) -> None:
 
 def test_states_name_their_holder_only_while_there_is_one(file: SlotFile) -> None:
     fill(file)
-    file.write_state(SlotState.LENT, sequence=3, holder="h" * 64)
+    file.write_state(SlotState.LENT, sequence=3, holder="h" * 64, ready_at=1.5, lent_at=2.5)
+    assert (file.header().ready_at, file.header().lent_at) == (1.5, 2.5)
     assert (file.header().state, file.header().holder, file.header().sequence) == (SlotState.LENT, "h" * 64, 3)
     file.write_state(SlotState.QUARANTINED, sequence=3, holder="h")
     assert (file.header().state, file.header().holder) == (SlotState.QUARANTINED, "h")
@@ -174,12 +175,12 @@ def _live(folder: Path) -> None:
         for generation, last in [(1, SlotState.LENT), (2, SlotState.READY), (3, SlotState.FILLING)]:
             file.write_loan(generation, ENCODED, BODY_BYTES)
             if last is not SlotState.FILLING:
-                file.write_state(SlotState.READY, sequence=7)
+                file.write_state(SlotState.READY, sequence=7, ready_at=10.0)
             if last is SlotState.LENT:
-                file.write_state(SlotState.LENT, sequence=7, holder="holder")
-                file.write_state(SlotState.QUARANTINED, sequence=7, holder="holder")
-                file.write_state(SlotState.READY, sequence=7)
-                file.write_state(SlotState.LENT, sequence=7, holder="holder")
+                file.write_state(SlotState.LENT, sequence=7, holder="holder", ready_at=10.0, lent_at=20.0)
+                file.write_state(SlotState.QUARANTINED, sequence=7, holder="holder", ready_at=10.0, lent_at=20.0)
+                file.write_state(SlotState.READY, sequence=7, ready_at=30.0)
+                file.write_state(SlotState.LENT, sequence=7, holder="holder", ready_at=30.0, lent_at=40.0)
             file.write_state(SlotState.FREE)
     finally:
         file.close()
@@ -220,7 +221,10 @@ def test_a_daemon_killed_between_any_two_stores_leaves_a_header_that_says_the_tr
         generation = header.generation
         if header.state not in (SlotState.FREE, SlotState.FILLING):
             assert header.sequence == 7
+            assert header.ready_at in (10.0, 30.0)
             assert file.envelope() == ENVELOPE
+        if header.state is SlotState.LENT:
+            assert header.lent_at == header.ready_at + 10.0
         if header.state in (SlotState.LENT, SlotState.QUARANTINED):
             assert header.holder == "holder"
         file.close()

@@ -1,0 +1,133 @@
+"""What a daemon finds in a real pool that another one left: what is whole, since when, and who has it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from forebay.daemon.adoption import Found, found_in
+from forebay.shm import (
+    Envelope,
+    FileLock,
+    Outcome,
+    Pool,
+    SlotState,
+    holder_path,
+    lock_holder,
+)
+from forebay.shm.layout import write_field
+from forebay.wire import MicroBatchState, Peer
+
+from .ledger_peers import manifest_of
+
+NOW = 1000.0
+READY_AT, LENT_AT = 900.0, 950.0
+TRAINER = Peer(name="a trainer", pid=42, host="gpu")
+ME = Peer(name="a daemon", pid=1, host="here")
+
+
+@pytest.fixture
+def pool(shm_dir: Path) -> Iterator[Pool]:
+    pool = Pool(shm_dir / "pool", slot_count=2, slot_bytes=20_000, remembered_keys=2, peer=ME, epoch="before")
+    yield pool
+    pool.close()
+
+
+def lend(pool: Pool, index: int, state: SlotState = SlotState.LENT, holder: str = "holder") -> None:
+    """Brings a slot to a state, as a daemon does."""
+    envelope = Envelope(queue="train", key=f"k{index}", attempt="a", manifest=manifest_of(600))
+    pool.files[index].write_loan(7, msgspec.msgpack.encode(envelope), 600)
+    pool.files[index].write_state(SlotState.READY, sequence=1, ready_at=READY_AT)
+    if state is not SlotState.READY:
+        pool.files[index].write_state(state, sequence=1, holder=holder, ready_at=READY_AT, lent_at=LENT_AT)
+
+
+def times(found: Found) -> list[tuple[float, float]]:
+    return [(slot.ready_at, slot.lent_at) for slot in found.occupied]
+
+
+def test_a_trainer_is_known_by_its_lock_while_it_lives(pool: Pool) -> None:
+    lend(pool, 0)
+    lock = lock_holder(pool.path, "holder", TRAINER)
+    found = found_in(pool, NOW)
+    assert found.holders == {"holder": TRAINER}
+    assert times(found) == [(READY_AT, LENT_AT)]
+    assert lock.is_in_place()
+    lock.close(remove=True)
+
+
+def test_a_trainer_that_died_with_the_daemon_is_known_once_more_and_its_lock_is_removed(pool: Pool) -> None:
+    lend(pool, 0)
+    lock_holder(pool.path, "holder", TRAINER).close()
+    assert found_in(pool, NOW).holders == {"holder": TRAINER}
+    assert not holder_path(pool.path, "holder").exists()
+    assert found_in(pool, NOW).holders == {}
+
+
+def test_who_had_a_key_on_its_device_is_known_too(pool: Pool, shm_dir: Path) -> None:
+    outcome = Outcome(
+        queue="train", key="k", attempt="a", state=MicroBatchState.ON_DEVICE, holder="holder", at=LENT_AT
+    )
+    pool.outcomes.write(outcome)
+    lock_holder(pool.path, "holder", TRAINER).close()
+    pool.close(keep=True)
+    after = Pool(shm_dir / "pool", slot_count=2, slot_bytes=20_000, remembered_keys=2, peer=ME, epoch="after")
+    found = found_in(after, NOW)
+    assert (found.outcomes, found.holders) == ([outcome], {"holder": TRAINER})
+    after.close()
+
+
+def test_what_a_lock_says_at_length_is_shortened(pool: Pool) -> None:
+    lend(pool, 0)
+    lock_holder(pool.path, "holder", Peer(name="n" * 500, pid=42, host="h" * 500)).close()
+    [peer] = found_in(pool, NOW).holders.values()
+    assert (len(peer.name), len(peer.host)) == (64, 64)
+
+
+NO_NOTES: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda path: path.write_bytes(b""),
+    "no JSON": lambda path: path.write_bytes(b"\xff"),
+    "a pid that is none": lambda path: path.write_bytes(
+        b'{"peer":{"name":"a","pid":' + b"9" * 40 + b',"host":"h"},"since":""}'
+    ),
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a link": lambda path: path.symlink_to("/dev/zero"),
+    "no file": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("case", NO_NOTES)
+def test_a_lock_that_says_nothing_costs_no_slot_and_stops_no_daemon(pool: Pool, case: str) -> None:
+    lend(pool, 0)
+    NO_NOTES[case](holder_path(pool.path, "holder"))
+    found = found_in(pool, NOW)
+    assert found.holders == {}
+    assert [slot.holder for slot in found.occupied] == ["holder"]
+
+
+def test_a_damaged_name_of_a_holder_leads_nowhere(pool: Pool, shm_dir: Path) -> None:
+    lend(pool, 0, holder="../../note")
+    FileLock(shm_dir / "note", TRAINER).close()
+    found = found_in(pool, NOW)
+    assert (found.holders, len(found.occupied)) == ({}, 1)
+    assert (shm_dir / "note").exists()
+
+
+def test_a_ready_slot_is_lent_to_nobody_whatever_a_killed_daemon_had_written(pool: Pool) -> None:
+    lend(pool, 0, SlotState.READY)
+    write_field(pool.files[0]._view, "lent_at", LENT_AT)
+    assert times(found_in(pool, NOW)) == [(READY_AT, 0.0)]
+
+
+@pytest.mark.parametrize("second", [0.0, -1.0, NOW + 1, float("inf"), float("nan")])
+@pytest.mark.parametrize("state", [SlotState.LENT, SlotState.QUARANTINED])
+def test_times_that_cannot_be_are_taken_for_now(pool: Pool, state: SlotState, second: float) -> None:
+    lend(pool, 0, state)
+    for name in ("ready_at", "lent_at"):
+        write_field(pool.files[0]._view, name, second)
+    assert times(found_in(pool, NOW)) == [(NOW, NOW)]
