@@ -33,10 +33,14 @@ def _row(queue: QueueStatus) -> tuple[object, ...]:
     return (
         *(queue.name, "paused" if queue.paused else "yes"),
         "" if queue.policy_version is None else queue.policy_version,
-        *(len(queue.ready), len(queue.on_device), named(trainer, _nobody(queue))),
+        *(len(queue.ready), len(queue.on_device), _somebody(queue) if trainer else _nobody(queue)),
         f"{queue.trainer_since_s:.0f}" if trainer and queue.trainer_is_back else "",
         f"{queue.asks_s:.1f}" if queue.asks_s else "",
     )
+
+
+def _somebody(queue: QueueStatus) -> str:
+    return named(queue.trainer) if queue.trainer_is_back else f"not back: {named(queue.trainer)}"
 
 
 def _nobody(queue: QueueStatus) -> str:

@@ -17,9 +17,10 @@ _LEAST_CHARS: Final = 5
 """To which words may be cut: the dots, and what is left at their end."""
 _ON: Final = " on "
 _PEER: Final = re.compile(
-    r"(?P<kept>(?:gone [^:]{1,20}: )?)(?P<name>.*)(?P<pid> pid [0-9]{1,10}) on (?P<host>.*)", re.DOTALL
+    r"(?P<kept>(?:(?:gone [^:]{1,20}|not back): )?)(?P<name>.*)(?P<pid> pid [0-9]{1,10}) on (?P<host>.*)",
+    re.DOTALL,
 )
-"""A peer, or the one that was there before; that it is gone may not be cut."""
+"""A peer, or the one that was there before; that it is gone, or not back, may not be cut."""
 
 
 def terminal_columns() -> int:

@@ -182,7 +182,7 @@ class Book:
         batch.was_published = True
         if batch.sequence == 0:
             batch.sequence = self.next_sequence()
-        batch.ready_at = now
+        batch.ready_at = batch.queued_at = now
         self.slot_moves.apply(batch, SlotEvent.PUBLISH)
         self.move(batch, MicroBatchEvent.PUBLISH, now)
         self.queues.of(batch.queue).insert(batch)
@@ -196,7 +196,7 @@ class Book:
         self.queues.of(batch.queue).remove(batch)
         batch.lent_at = now
         self.slot_moves.apply(batch, SlotEvent.LEND, holder=to.holder)
-        self.measures.queue_s.observe(now - batch.ready_at)
+        self.measures.queue_s.observe(now - batch.queued_at)
         self.log(Level.DEBUG, Event.LENT, batch, **who(to.peer))
 
     def release(self, batch: MicroBatch, now: float) -> None:
@@ -214,8 +214,7 @@ class Book:
 
     def ready_again(self, batch: MicroBatch, now: float) -> None:
         """Puts a quarantined slot back in its old place, once its holder's lock is free."""
-        batch.was_told_stale, batch.lent_at = False, 0.0
-        batch.since = batch.ready_at = now
+        batch.was_told_stale, batch.lent_at, batch.queued_at = False, 0.0, now
         self.slot_moves.apply(batch, SlotEvent.HOLDER_LOCK_FREE)
         self.log(Level.INFO, Event.RETURNED, batch)
         self.queues.of(batch.queue).insert(batch)

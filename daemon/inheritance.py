@@ -9,7 +9,7 @@ from forebay.wire import Event, MicroBatchState, Peer
 
 from .actions import Level
 from .attaching import Attaching
-from .book import Book
+from .book import Book, who
 from .micro_batch import FoundSlot, MicroBatch, found_batch, recalled_batch
 
 Key = tuple[str, str]
@@ -72,8 +72,12 @@ class Inheritance:
                 self._take_over(found, batch, book, attaching, now)
         for outcome in self._on_device.values():
             if (outcome.queue, outcome.key) not in book.batches:
-                peer = self._peer(outcome.holder)
-                attaching.adopt_on_device(outcome.holder, peer, recalled_batch(outcome), now)
+                self._take_over_on_device(outcome, book, attaching, now)
+
+    def _take_over_on_device(self, outcome: Outcome, book: Book, attaching: Attaching, now: float) -> None:
+        peer, batch = self._peer(outcome.holder), recalled_batch(outcome)
+        attaching.adopt_on_device(outcome.holder, peer, batch, now)
+        book.log(Level.INFO, Event.ADOPT, batch, state=batch.state.name, **who(peer))
 
     def _peer(self, holder: str) -> Peer:
         return self._holders.get(holder, _UNKNOWN)
@@ -98,4 +102,5 @@ class Inheritance:
             book.queues.of(batch.queue).insert(batch)
         else:
             attaching.adopt(found.holder, self._peer(found.holder), batch, now)
-        book.log(Level.INFO, Event.ADOPT, batch, state=book.slots[found.index].state.name)
+        holder = who(self._peer(found.holder)) if found.holder else {}
+        book.log(Level.INFO, Event.ADOPT, batch, state=book.slots[found.index].state.name, **holder)

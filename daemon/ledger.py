@@ -186,9 +186,7 @@ class Ledger:
         elif isinstance(request, Hello):
             self._answers.hello(sender, request, now)
         elif not self._book.peers.hear(sender, now):
-            words = "say hello first; the daemon may have restarted"
-            # After a restart each peer is told so once: nothing is wrong.
-            self._book.out.refuse(sender, request.id, RefusalCode.HELLO_FIRST, words, level=Level.DEBUG)
+            self._book.out.ask_for_hello(sender, request.id)
         else:
             self._known_control(sender, request, now, client)
         return self._decided(now)

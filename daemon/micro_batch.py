@@ -55,7 +55,8 @@ class MicroBatch:
         body: All of its bytes, if they came with the offer, until a slot has them.
         since: Monotonic second of the last move.
         lent_at: Monotonic second in which its slot was lent; 0 if it is not.
-        ready_at: Monotonic second in which its slot became READY.
+        ready_at: Monotonic second in which it was published.
+        queued_at: Monotonic second since which it can be lent.
         came_at: Monotonic second in which its offer came.
         offered_at: Monotonic second in which its stage call began.
         expires_at: Monotonic second from which on it is stale; infinite for never.
@@ -90,6 +91,7 @@ class MicroBatch:
     since: float = 0.0
     lent_at: float = 0.0
     ready_at: float = 0.0
+    queued_at: float = 0.0
     came_at: float = 0.0
     offered_at: float = 0.0
     expires_at: float = math.inf
@@ -144,7 +146,7 @@ class FoundSlot:
         body_bytes: Of its body.
         payload_bytes: Of its leaves.
         holder: The trainer that it was lent to, or empty.
-        ready_at: Monotonic second in which the slot became READY.
+        ready_at: Monotonic second in which it was published.
         lent_at: Monotonic second in which it was lent; 0 if it is not.
     """
 
@@ -176,6 +178,7 @@ def found_batch(found: FoundSlot) -> MicroBatch:
         generation=found.generation,
         since=found.ready_at,
         ready_at=found.ready_at,
+        queued_at=found.ready_at,
         lent_at=found.lent_at,
         offered_at=found.envelope.offered_at,
         expires_at=math.inf if found.envelope.expires_at is None else found.envelope.expires_at,

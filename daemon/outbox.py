@@ -70,6 +70,16 @@ class Outbox:
         self.log(level, Event.REFUSE, code=code.value, words=words, **about)
         self.reply(to, Refused(id=request_id, code=code, words=words))
 
+    def ask_for_hello(self, to: Address, request_id: int) -> None:
+        """Refuses what a peer says before its hello, and counts it.
+
+        No moment and no line of the log: after a restart every request that waited for the daemon, and each of its
+        repeats, is answered so, and would push out all that people want to know then.
+        """
+        code, words = RefusalCode.HELLO_FIRST, "say hello first; the daemon may have restarted"
+        self.counters[f"refused_{code}"] += 1
+        self.reply(to, Refused(id=request_id, code=code, words=words))
+
     def log(self, level: Level, event: Event, **fields: object) -> None:
         """Adds an event for the log, and for those who ask what happened."""
         self.log_fields(level, event, fields)

@@ -45,9 +45,9 @@ HEADER_FIELDS: Final = {
     "envelope_checksum": Field(48, "<Q", "xxh3-64", "of the envelope, seeded with the generation"),
     "holder": Field(56, "64s", "UTF-8", "name of the holder's lock file while LENT, else empty"),
     "ready_at": Field(
-        120, "<d", "s", "second of CLOCK_MONOTONIC in which it became READY; old while FREE or FILLING"
+        120, "<d", "s", "second of CLOCK_MONOTONIC in which it was published; old while FREE or FILLING"
     ),
-    "lent_at": Field(128, "<d", "s", "the same for LENT, also while QUARANTINED; else old or 0"),
+    "lent_at": Field(128, "<d", "s", "the same, of its lend, while LENT or QUARANTINED; else old or 0"),
 }
 """Name to place; written by the daemon and read by trainers and by the next daemon."""
 

@@ -138,7 +138,7 @@ class SlotFile:
             state: What the slot is now. All else is left as it is for FREE.
             sequence: Place in the queue.
             holder: Name of the trainer's lock, if one has it.
-            ready_at: Monotonic second in which it became READY.
+            ready_at: Monotonic second in which it was published.
             lent_at: Monotonic second in which it was lent; 0 if it is not.
         """
         if state is not SlotState.FREE:

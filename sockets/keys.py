@@ -113,8 +113,8 @@ def load_public_key(path: str, setting: str) -> bytes:
     if secret is not None:
         raise SettingError(
             f"setting {setting}: {path} holds the secret key too",
-            limit="the public one alone",
-            remedy="name its .key file, and leave the other to its owner",
+            limit="the public one alone: who has the other can pass for its owner",
+            remedy="name the .key file that forebay keygen made beside it",
         )
     check_mode(Path(path), setting, forbidden=stat.S_IWGRP | stat.S_IWOTH, danger="write", remedy="chmod 644")
     return public

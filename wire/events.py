@@ -131,7 +131,7 @@ EVENT_MEANINGS: dict[Event, str] = {
     Event.ALREADY_ON_DEVICE: "what was staged or offered of a key ended, since the trainer has it by another way",
     Event.ATTACH: "a trainer came to its queue",
     Event.DETACH: "a trainer is gone, by what the kernel says of its lock",
-    Event.ADOPT: "a daemon took over a micro-batch that it found in the pool",
+    Event.ADOPT: "a daemon took over a micro-batch that it found in the pool, or that a trainer had on its device",
     Event.DISCARD: "a micro-batch waits in its queue at a stop that keeps no pool, and ends with it",
     Event.SLOT_UNREADABLE: "a slot that was found in the pool holds nothing that can be read",
     Event.RESERVE_FAILED: "a slot could not grow",

@@ -159,10 +159,12 @@ class _Reader:
         life.policy_version = _number_in("policy_version", moment.words)
 
     def _adopted(self, moment: Moment) -> None:
-        self._vacate(moment.slot)
         life = self._new(moment)
         life.begin(_state_in(moment.words), moment.at_s, is_known=False)
-        self._in_slot[moment.slot] = life
+        life.trainer = moment.who
+        if moment.slot >= 0:
+            self._vacate(moment.slot)
+            self._in_slot[moment.slot] = life
 
     def _new(self, moment: Moment) -> _Growing:
         self._lose(self._alive.get((moment.queue, moment.key)))
@@ -250,7 +252,7 @@ class _Reader:
 
 
 def _state_in(words: str) -> Phase | None:
-    return next((phase for phase in _IN_A_SLOT if f"state={phase.name}" in words.split()), None)
+    return next((phase for phase in Phase if f"state={phase.name}" in words.split()), None)
 
 
 def _number_in(name: str, words: str) -> int | None:

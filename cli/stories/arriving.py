@@ -21,10 +21,10 @@ def offered(seen: Seen, peeked: Peeked) -> Judgement:
         return Judgement(Case.SLOT_GROWS, words, "wait: large slots take seconds; slot_initial_bytes saves that")
     place, offer = _offer_of(seen)
     words = f"it is offered, and has waited for a slot for {age(peeked.age_s)}"
-    if offer is not None:
-        words += f", is refused in {age(offer.left_s)}"
     if place > 0:
-        words += f", behind {counted(place, 'other offer')}"
+        words += f" behind {counted(place, 'other offer')}"
+    if offer is not None:
+        words += f", and is refused in {age(offer.left_s)}"
     culprit = _holding_up(seen)
     words += f"; {held(seen.status)}: {_holders(seen.status)}"
     if culprit is not None:

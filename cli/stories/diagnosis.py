@@ -134,7 +134,8 @@ def _trainer_of(queue: QueueStatus) -> str:
 def _not_back(queue: QueueStatus, status: Status) -> Finding:
     words = f"{_trainer_of(queue)} {NOT_BACK}"
     if lent := slots_of(queue, status):
-        words += f"; it holds {counted(len(lent), 'slot')}, the first for {age(max(slot.held_s for slot in lent))}"
+        first = ", the first" if len(lent) > 1 else ""
+        words += f"; it holds {counted(len(lent), 'slot')}{first} for {age(max(slot.held_s for slot in lent))}"
     if queue.on_device:
         words += f"; it {holding(queue)}"
     return Finding(

@@ -56,7 +56,8 @@ REFUSAL_REMEDIES: dict[str, str] = {
 
 
 def _never_offered(seen: Seen) -> Judgement:
-    words = f"queue {quoted(seen.queue)} never had it, as far back as the daemon remembers"
+    words = f"queue {quoted(seen.queue)} never had it, as far back as the daemon remembers, which"
+    words += f" started {age(seen.status.uptime_s)} ago"
     queue = seen.train_queue
     if queue is not None and seen.key in queue.waits_for:
         words += f"; its trainer, {named(queue.trainer)}, has waited for it for {age(queue.asks_s)}"

@@ -66,10 +66,18 @@ def test_of_a_peer_the_name_is_cut_and_never_the_pid(columns: int, shown: str) -
 
 
 @pytest.mark.parametrize(
-    ("columns", "shown"), [(29, "gone 3.4 s: trainer pid 30547"), (9, "gone 3.4 s: pid 30547")]
+    ("columns", "state", "shown"),
+    [
+        (29, "gone 3.4 s", "gone 3.4 s: trainer pid 30547"),
+        (9, "gone 3.4 s", "gone 3.4 s: pid 30547"),
+        (27, "not back", "not back: trainer pid 30547"),
+        (9, "not back", "not back: pid 30547"),
+    ],
 )
-def test_a_trainer_that_is_gone_is_never_shown_as_one_that_is_there(columns: int, shown: str) -> None:
-    cell = "gone 3.4 s: trainer pid 30547 on vm"
+def test_a_trainer_that_is_gone_or_not_back_is_never_shown_as_one_that_is_there(
+    columns: int, state: str, shown: str
+) -> None:
+    cell = f"{state}: trainer pid 30547 on vm"
     assert table(("trainer",), [(cell,)], columns=columns).splitlines()[1] == shown
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from forebay.cli.live.frame import Kind, Rates, Shown, frame, plain_frame, slot_rows
 from forebay.cli.live.keys import Key, KeyReader
 from forebay.cli.live.view import Sort, View
+from forebay.cli.queues import queue_table
 from forebay.wire import Peer, QueueStatus, SlotStatus, Status
 
 HOSTILE = "a\x1b[31m\x9b2J\u202e\x7f\r\n\b[bold]:skull:\\[é\U0001f600"
@@ -242,3 +243,10 @@ def test_no_keys_scroll_beyond_the_slots(keys: list[Key], slots: int, rows: int)
     for key in keys:
         view = view.pressed(key, slots=slots, rows=rows)
         assert 0 <= view.first <= max(0, slots - rows)
+
+
+def test_a_trainer_of_the_daemon_before_is_told_to_be_not_back() -> None:
+    queue = QueueStatus(
+        name="train", ready=(), on_device=(), trainer=TRAINER, trainer_since_s=0.0, trainer_is_back=False
+    )
+    assert "not back: trainer pid" in queue_table([queue], columns=80)

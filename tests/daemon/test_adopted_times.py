@@ -67,10 +67,10 @@ def test_a_slot_that_a_dead_trainer_gave_back_is_held_by_nobody_after_two_restar
     trainer.die()
     driver.pass_time(5.0)
     before = slot_of(driver, "a")
-    assert (before.held_s, before.age_s) == (0.0, 5.0), "since it came back"
+    assert (before.held_s, before.age_s) == (0.0, 15.0 + DOWN_S)
     restart(driver, ran_s=0.0)
     after = slot_of(driver, "a")
-    assert (after.held_s, after.age_s) == (0.0, 5.0 + DOWN_S)
+    assert (after.held_s, after.age_s) == (0.0, 15.0 + 2 * DOWN_S)
 
 
 def test_how_long_a_key_has_been_on_the_device(driver: Driver, sender: Sender, trainer: Trainer) -> None:

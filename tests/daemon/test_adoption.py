@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.wire import Attached, Done, Granted, Lend, MicroBatchState, Reached, RefusalCode, Refused, Staged
+from forebay.wire import (
+    Attached,
+    Done,
+    Events,
+    GetEvents,
+    Granted,
+    Lend,
+    MicroBatchState,
+    Reached,
+    RefusalCode,
+    Refused,
+    Staged,
+)
 
-from .ledger_driver import Driver, only
+from .ledger_driver import INSPECTOR, Driver, only
 from .ledger_peers import Sender, Trainer
 
 
@@ -53,6 +65,18 @@ def test_a_daemon_that_restarts_asks_for_a_hello(driver: Driver, sender: Sender)
     driver.restart()
     assert only(sender.offer("a"), Refused).code is RefusalCode.HELLO_FIRST
     assert sender.say_hello().epoch != epoch
+
+
+def test_what_waited_for_a_restarted_daemon_pushes_no_moment_out_of_its_history() -> None:
+    driver = Driver(slots=4, remembered_events=3)
+    sender = Sender(driver)
+    sender.stage("a")
+    driver.restart()
+    for _ in range(50):
+        only(sender.wait_for("a"), Refused)
+    events = only(driver.say(INSPECTOR, GetEvents(id=driver.new_id())), Events)
+    assert [(moment.event, moment.key) for moment in events.moments] == [("adopt", "a")]
+    assert driver.count("refused_hello_first") == 50
 
 
 def test_five_repeats_of_an_attempt_across_a_restart_publish_it_once(

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from forebay.wire import Events, GetEvents
+from forebay.wire import Events, GetEvents, Peer
 from forebay.wire.life_reader import past_of
 from forebay.wire.lives import End, Life, Past, Phase, Span, in_slots
 
@@ -156,21 +156,31 @@ def test_what_a_trainer_turns_out_to_have_leaves_its_slot_at_a_known_time(phase:
     assert (known.key, known.outcome, known.spans) == ("a", "consumed", ())
 
 
-def test_an_adopted_slot_is_told_in_its_state_and_with_no_beginning() -> None:
+def test_what_is_adopted_is_told_in_its_state_with_who_has_it_and_with_no_beginning() -> None:
     driver = Driver(slots=2)
     sender, trainer = Sender(driver), Trainer(driver)
     trainer.attach()
-    trainer.want(1)
-    sender.stage("lent")
-    sender.stage("ready")
+    for key in ("on device", "lent", "ready"):
+        sender.stage(key)
+        if key == "on device":
+            trainer.promoted(trainer.lends(1)[0])
+            trainer.want(2)
+    driver.notes["holder1"] = Peer(name="noted", pid=42, host="gpu")
     driver.restart()
     events = told_by(driver)
     lives = {life.key: life for life in past_of(events.moments, events.now_s).lives}
-    assert [(key, *map(shape_of, life.spans)) for key, life in lives.items()] == [
-        ("lent", ("lent", False, "open")),
-        ("ready", ("ready", False, "open")),
-    ]
+    assert {key: [shape_of(span) for span in life.spans] for key, life in lives.items()} == {
+        "lent": [("lent", "noted pid 42 on gpu", False, "open")],
+        "ready": [("ready", "", False, "open")],
+        "on device": [("on_device", "noted pid 42 on gpu", False, "open")],
+    }
+    trainer.attach(on_device=[("on device", "train/on device/1")])
+    trainer.finished("on device")
+    events = told_by(driver)
+    lives = {life.key: life for life in past_of(events.moments, events.now_s).lives}
+    assert [shape_of(span)[-1] for span in lives["on device"].spans] == ["known"]
+    assert lives["on device"].outcome == "consumed"
 
 
-def shape_of(span: Span) -> tuple[str, bool, str]:
-    return span.phase.value, span.is_begin_known, span.end.value
+def shape_of(span: Span) -> tuple[str, str, bool, str]:
+    return span.phase.value, span.trainer, span.is_begin_known, span.end.value

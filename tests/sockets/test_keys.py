@@ -175,7 +175,7 @@ def test_a_secret_file_in_place_of_a_public_one_is_refused_and_its_key_is_not_to
     with pytest.raises(SettingError, match=r"server_key_file: .*server.key_secret holds the secret key") as caught:
         load_public_key(str(secret), "server_key_file")
     assert key not in str(caught.value)
-    assert "name its .key file" in str(caught.value)
+    assert "name the .key file" in str(caught.value)
     assert "chmod" not in str(caught.value)
 
 
