@@ -146,7 +146,7 @@ class Attaching:
         reason = f"its trainer, {peer}, died before it was finished"
         self._lose_on_device(attachment, now, reason, EndReason.DIED)
         self._book.out.log(Level.INFO, Event.DETACH, queue=queue.name, **who(peer))
-        queue.left(peer, now)
+        queue.left(peer, now, was_seen=attachment.is_back)
         self._book.out.do(ForgetHolder(holder))
         if queue.attachment is attachment:
             queue.attachment = next(self._book.attachments.at(queue), None)

@@ -274,7 +274,8 @@ function drawSlots(slots) {
 function trainerWords(queue) {
   if (queue.trainer && !queue.trainer_is_back) return `${peerWords(queue.trainer)}, not back since the daemon started`;
   if (queue.trainer) return `${peerWords(queue.trainer)}, for ${spellS(queue.trainer_since_s)}`;
-  if (queue.last_trainer) return `none; ${peerWords(queue.last_trainer)} went ${spellS(queue.gone_s)} ago`;
+  const least = queue.was_seen_to_go ? "" : "at least ";
+  if (queue.last_trainer) return `none; ${peerWords(queue.last_trainer)} went ${least}${spellS(queue.gone_s)} ago`;
   return "none";
 }
 

@@ -101,6 +101,7 @@ def _queue(book: Book, queue: TrainQueue, now: float) -> QueueStatus:
         waits_for=trainer.wanted_keys if trainer else (),
         last_trainer=None if trainer else queue.last_trainer,
         gone_s=now - queue.gone_at if queue.gone_at and not trainer else 0.0,
+        was_seen_to_go=queue.was_seen_to_go,
         policy_version=queue.policy_version,
         paused=book.is_paused(queue.name),
     )

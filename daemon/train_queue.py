@@ -58,7 +58,8 @@ class TrainQueue:
         policy_version: The greatest that anybody told; None if nobody did.
         version_told_at: Monotonic second in which that was; 0 if nobody did.
         last_trainer: The trainer that was gone last.
-        gone_at: Monotonic second in which that was.
+        gone_at: Monotonic second in which that was known.
+        was_seen_to_go: Whether it went just then; else it may have gone before this daemon was there.
     """
 
     def __init__(self, name: str) -> None:
@@ -68,6 +69,7 @@ class TrainQueue:
         self.version_told_at = 0.0
         self.last_trainer: Peer | None = None
         self.gone_at = 0.0
+        self.was_seen_to_go = True
         self._ready: list[MicroBatch] = []
 
     def __repr__(self) -> str:
@@ -78,9 +80,9 @@ class TrainQueue:
         """READY micro-batches in order."""
         return tuple(self._ready)
 
-    def left(self, trainer: Peer, now: float) -> None:
-        """Notes that a trainer is gone."""
-        self.last_trainer, self.gone_at = trainer, now
+    def left(self, trainer: Peer, now: float, *, was_seen: bool) -> None:
+        """Notes that a trainer is gone, and whether this daemon was there then."""
+        self.last_trainer, self.gone_at, self.was_seen_to_go = trainer, now, was_seen
 
     def insert(self, batch: MicroBatch) -> None:
         """Puts a micro-batch at the place that its sequence gives it."""

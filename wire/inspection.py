@@ -71,7 +71,8 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
         asks_s: Seconds for which the trainer has asked for more than it was lent; 0 if it does not.
         waits_for: Keys that it waits for out of order.
         last_trainer: The one before, if there is none now and one was there.
-        gone_s: Seconds since that was gone.
+        gone_s: Seconds since that was known to be gone.
+        was_seen_to_go: False if it may have gone before this daemon was there to see it.
         policy_version: The greatest that the queue was told.
         paused: Whether nothing is lent of it, by an operator's order.
     """
@@ -87,6 +88,7 @@ class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: tuple[str, ...] = ()
     last_trainer: Peer | None = None
     gone_s: float = 0.0
+    was_seen_to_go: bool = True
     policy_version: int | None = None
     paused: bool = False
 

@@ -122,7 +122,8 @@ def _without_trainer(queue: QueueStatus) -> Iterator[Finding]:
     words = f"queue {quoted(queue.name)} has {_ready(queue)} and no trainer"
     remedy = "start one that attaches to this queue"
     if queue.last_trainer is not None:
-        words += f": {named(queue.last_trainer)} has been gone for {age(queue.gone_s)}"
+        least = "" if queue.was_seen_to_go else "at least "
+        words += f": {named(queue.last_trainer)} has been gone for {least}{age(queue.gone_s)}"
         remedy = "see why it ended, and start it again"
     yield Finding(Fault.NO_TRAINER, words, remedy, queue.name)
 

@@ -34,6 +34,11 @@ CASES: dict[str, tuple[Status, Fault, tuple[str, ...]]] = {
         Fault.NO_TRAINER,
         ("2 micro-batches READY and no trainer", "trainer pid 42 on gpu has been gone for 3 min"),
     ),
+    "no trainer, since nobody knows when": (
+        of(trainer=None, ready=("a",), last_trainer=TRAINER, gone_s=2.0, was_seen_to_go=False),
+        Fault.NO_TRAINER,
+        ("trainer pid 42 on gpu has been gone for at least 2.0 s",),
+    ),
     "not back": (
         of(
             slot(0, "LENT", "b", holder=TRAINER, held_s=7.0),

@@ -87,6 +87,23 @@ def test_how_long_a_key_has_been_on_the_device(driver: Driver, sender: Sender, t
     assert measured(driver)["on_device_s"] == (1, 11.0 + DOWN_S)
 
 
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_trainer_that_is_not_back_when_it_dies_may_have_died_before(
+    driver: Driver, sender: Sender, trainer: Trainer, is_back: bool
+) -> None:
+    sender.stage("a")
+    lend = trainer.lends(1)[0]
+    restart(driver, ran_s=10.0)
+    if is_back:
+        trainer.attach(held=[(lend.slot, lend.generation)])
+    driver.pass_time(2.0)
+    driver.lock_is_free("holder1")
+    driver.pass_time(1.0)
+    queue = queue_of(driver)
+    assert queue.last_trainer is not None
+    assert (queue.gone_s, queue.was_seen_to_go) == (1.0, is_back)
+
+
 def test_a_trainer_is_attached_since_it_attached_to_this_daemon(
     driver: Driver, sender: Sender, trainer: Trainer
 ) -> None:
