@@ -9,11 +9,22 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from forebay.shm import Outcome, Pool, Slot, SlotFile, SlotState, holder_path, holder_peer, is_held
+from forebay.shm import (
+    MAX_COUNT,
+    Outcome,
+    Pool,
+    Slot,
+    SlotFile,
+    SlotHeader,
+    SlotState,
+    holder_path,
+    holder_peer,
+    is_held,
+)
 from forebay.sockets import tell
 from forebay.wire import UNLIMITED, Event, ForebayError, HostError, Peer, decode_manifest
 
-from .micro_batch import FoundSlot
+from .micro_batch import FoundSlot, past_second
 from .peers import shortened
 
 log = logging.getLogger("forebay.daemon")
@@ -37,10 +48,10 @@ class Found:
 
 
 def found_in(pool: Pool, now: float) -> Found:
-    """Reads the journal, every slot's header, and who holds something; then the locks of the dead are removed.
+    """Reads the journal, every slot's header, and who holds something.
 
-    A slot whose envelope cannot be read becomes FREE, unless a live trainer may still read it: then it stays as it
-    is, out of use until the trainer is gone and the daemon starts anew.
+    A slot that cannot be read becomes FREE, unless a live trainer may still read it: then it stays as it is, out
+    of use until the trainer is gone and the daemon starts anew.
 
     Args:
         pool: The pool, which this daemon holds.
@@ -53,31 +64,43 @@ def found_in(pool: Pool, now: float) -> Found:
             continue
         file = pool.files[slot.index]
         try:
-            occupied.append(_read(file, now))
+            occupied.append(_read(pool, file, now))
         except (ForebayError, msgspec.DecodeError) as error:
             fields = {"slot": slot.index, "state": slot.state.name, "reason": str(error)}
             tell(log, logging.WARNING, Event.SLOT_UNREADABLE, **fields)
-            holder = file.header().holder
-            if not holder or not is_held(holder_path(pool.path, holder)):
+            if not _may_be_read(pool, file.header()):
                 slot.state = SlotState.FREE
                 file.write_state(SlotState.FREE)
     outcomes = pool.outcomes.take_found()
     holders = {found.holder for found in occupied} | {outcome.holder for outcome in outcomes}
-    peers = dict(_peers(pool, holders - {""}))
-    # Not before: of a trainer that died with the daemon, its lock alone says who it was.
-    pool.remove_dead_holders()
-    return Found(slots, occupied, outcomes, peers)
+    return Found(slots, occupied, outcomes, dict(_peers(pool, holders - {""})))
+
+
+def _may_be_read(pool: Pool, header: SlotHeader) -> bool:
+    """Whether a trainer may read a slot now: one that lives, or one whose name is damaged."""
+    if header.state is SlotState.READY:
+        return False
+    try:
+        return is_held(holder_path(pool.path, header.holder))
+    except HostError:
+        return True
 
 
 def _peers(pool: Pool, holders: Iterable[str]) -> Iterator[tuple[str, Peer]]:
     for holder in holders:
-        with contextlib.suppress(HostError):  # a damaged name
+        with contextlib.suppress(HostError):  # a name that is none
             if (peer := holder_peer(pool.path, holder)) is not None:
                 yield holder, shortened(peer)
 
 
-def _read(file: SlotFile, now: float) -> FoundSlot:
+def _read(pool: Pool, file: SlotFile, now: float) -> FoundSlot:
     header = file.header()
+    is_held_by_somebody = header.state is not SlotState.READY
+    if is_held_by_somebody:
+        holder_path(pool.path, header.holder)  # which must be possible
+    for what, count in (("generation", header.generation), ("sequence", header.sequence)):
+        if count > MAX_COUNT:
+            raise HostError(f"the slot's {what} is damaged", got=count, limit=MAX_COUNT)
     envelope = file.envelope()
     # It was accepted under the limits of its day; today's are for new offers.
     manifest = decode_manifest(envelope.manifest, UNLIMITED)
@@ -89,13 +112,8 @@ def _read(file: SlotFile, now: float) -> FoundSlot:
         encoded_envelope=msgspec.msgpack.encode(envelope),
         body_bytes=header.body_bytes,
         payload_bytes=manifest.payload_bytes,
-        holder=header.holder,
-        ready_at=_past(header.ready_at, now),
-        # The daemon before may have been killed between this and the state that it goes with.
-        lent_at=0.0 if header.state is SlotState.READY else _past(header.lent_at, now),
+        ready_at=past_second(header.ready_at, now),
+        # The daemon before may have been killed between these and the state that they go with.
+        holder=header.holder if is_held_by_somebody else "",
+        lent_at=past_second(header.lent_at, now) if is_held_by_somebody else 0.0,
     )
-
-
-def _past(second: float, now: float) -> float:
-    """Returns a second of a header, over which there is no checksum; now, if it cannot be one."""
-    return second if 0 < second <= now else now

@@ -62,7 +62,7 @@ class Inheritance:
     def enter(self, book: Book, attaching: Attaching, found_slots: Sequence[FoundSlot], now: float) -> None:
         """Enters all of it into a new daemon's books."""
         for outcome in (*self._superseded, *self._over.values()):
-            book.outcomes.recall(outcome)
+            book.outcomes.recall(outcome, now)
         for found in sorted(found_slots, key=lambda found: found.sequence):
             book.next_sequence(at_least=found.sequence)
             batch = found_batch(found)
@@ -75,7 +75,7 @@ class Inheritance:
                 self._take_over_on_device(outcome, book, attaching, now)
 
     def _take_over_on_device(self, outcome: Outcome, book: Book, attaching: Attaching, now: float) -> None:
-        peer, batch = self._peer(outcome.holder), recalled_batch(outcome)
+        peer, batch = self._peer(outcome.holder), recalled_batch(outcome, now)
         attaching.adopt_on_device(outcome.holder, peer, batch, now)
         book.log(Level.INFO, Event.ADOPT, batch, state=batch.state.name, **who(peer))
 

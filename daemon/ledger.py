@@ -172,6 +172,11 @@ class Ledger:
         self._staleness.adopted(now)
         return self._book.out.take()
 
+    @property
+    def holders(self) -> set[str]:
+        """Names of the locks of the trainers that are attached, or have something."""
+        return {attachment.holder for attachment in self._book.attachments}
+
     # Events from peers.
 
     def control(

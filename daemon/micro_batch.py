@@ -186,7 +186,12 @@ def found_batch(found: FoundSlot) -> MicroBatch:
     )
 
 
-def recalled_batch(outcome: Outcome) -> MicroBatch:
+def past_second(second: float, now: float) -> float:
+    """Returns a monotonic second that a pool tells; now, if it cannot be one: damaged, or of another clock."""
+    return second if 0 < second <= now else now
+
+
+def recalled_batch(outcome: Outcome, now: float) -> MicroBatch:
     """Makes the micro-batch that a journal tells of; nothing is left of it but that."""
     return MicroBatch(
         queue=outcome.queue,
@@ -196,7 +201,7 @@ def recalled_batch(outcome: Outcome) -> MicroBatch:
         reason=outcome.words,
         was_published=outcome.was_published,
         is_stale=outcome.is_stale,
-        since=outcome.at,
+        since=past_second(outcome.at, now),
     )
 
 

@@ -124,11 +124,11 @@ class Outcomes:
         else:
             self.record(batch)
 
-    def recall(self, outcome: Outcome) -> None:
+    def recall(self, outcome: Outcome, now: float) -> None:
         """Remembers what a journal says of a micro-batch that is over."""
         if outcome.code is not None:
             self._remember_refusal(outcome, _Refusal(Refused(code=outcome.code, words=outcome.words)))
-        self.keep(recalled_batch(outcome))
+        self.keep(recalled_batch(outcome, now))
 
 
 def _remember(memory: OrderedDict[K, V], key: K, value: V, limit: int) -> None:

@@ -71,6 +71,8 @@ class Server:
             self._open_sockets(me, keys, gid, undo)
             self._begin(found, me, epoch, software, undo)
             self._http = self._open_http(undo)
+            # Last: a start that fails leaves them to the next. Of who has something, it goes once that is told.
+            self._pool.remove_dead_holders(spare=self._ledger.holders)
             undo.pop_all()
 
     def _open_pool(self, me: Peer, epoch: str, gid: int | None, undo: contextlib.ExitStack) -> Found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import stat
+from collections.abc import Container
 from pathlib import Path
 
 from forebay.wire import HostError, Peer
@@ -90,10 +91,10 @@ def remove_holders(pool: Path) -> None:
         holders.rmdir()
 
 
-def remove_dead_holders(pool: Path) -> None:
-    """Removes the locks of trainers that died while no daemon watched them."""
+def remove_dead_holders(pool: Path, *, spare: Container[str]) -> None:
+    """Removes the locks of trainers that died while no daemon watched them, but for some names."""
     with contextlib.suppress(OSError):
         for holder in (pool / HOLDERS_NAME).iterdir():
             with contextlib.suppress(OSError):  # what a member of the group left there stops no daemon
-                if not is_held(holder):
+                if holder.name not in spare and not is_held(holder):
                     holder.unlink(missing_ok=True)

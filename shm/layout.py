@@ -20,6 +20,8 @@ from .states import SlotState
 
 MAGIC: Final = b"FOREBAY1"
 LAYOUT_VERSION: Final = 3
+MAX_COUNT: Final = (1 << 63) - 1
+"""What a generation or sequence is at most; damage apart, neither gets near."""
 BODY_OFFSET: Final = 4096
 """Bytes from the file's start to the body: one page, so that leaves keep their alignment in memory."""
 
@@ -169,8 +171,9 @@ def read_envelope(buffer: memoryview, header: SlotHeader) -> Envelope:
         HostError: The envelope does not lie in the file or is not the one that was written.
     """
     start = envelope_offset(header.body_bytes)
-    encoded = bytes(buffer[start : start + header.envelope_bytes])
-    remedy = "reset the queue; the micro-batch must be sent again"
+    # A view: where its length is damaged, it may be all of a large slot.
+    encoded = buffer[start : start + header.envelope_bytes]
+    remedy = "the micro-batch must be sent again"
     if xxhash.xxh3_64_intdigest(encoded, seed=header.generation) != header.envelope_checksum:
         raise HostError("the slot's envelope is damaged", remedy=remedy)
     try:

@@ -21,6 +21,7 @@ import xxhash
 
 from forebay.wire import HostError, LocalError, MicroBatchState, RefusalCode
 
+from .layout import MAX_COUNT
 from .memory import AT_START, check_room, reserve_pages, taken_by, whole_pages
 
 JOURNAL_NAME: Final = "outcomes"
@@ -212,7 +213,7 @@ def _records(content: mmap.mmap) -> Iterator[tuple[int, tuple[int, Outcome]]]:
     """Yields number, place and record of each place that holds a whole one."""
     for start in range(0, len(content) - RECORD_BYTES + 1, RECORD_BYTES):
         number, checksum, length = _HEAD.unpack_from(content, start)
-        if not number:
+        if not 0 < number <= MAX_COUNT:
             continue
         payload = content[start + _HEAD.size : start + _HEAD.size + min(length, _ROOM_BYTES)]
         if xxhash.xxh3_64_intdigest(payload, seed=number) == checksum:

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import mmap
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from forebay.wire import HostError, Peer
 
 from .deployment import pool_fault
 from .holders import make_holders, remove_dead_holders, remove_holders
-from .layout import BODY_OFFSET, LAYOUT_VERSION
+from .layout import BODY_OFFSET, LAYOUT_VERSION, MAX_COUNT
 from .locations import make_private_folder, share
 from .locks import FileLock
 from .memory import AT_START, check_room, shm_full, taken_by, whole_pages
@@ -140,12 +140,18 @@ class Pool:
             if state is SlotState.FILLING:
                 state = SlotState.FREE
                 file.write_state(state)
-            slots.append(Slot(file.index, state, header.generation, file.file_bytes))
+            # No header of ours counts that far; the next loan has to have a number.
+            generation = header.generation if header.generation <= MAX_COUNT else 0
+            slots.append(Slot(file.index, state, generation, file.file_bytes))
         return slots
 
-    def remove_dead_holders(self) -> None:
-        """Removes the locks of trainers that died while no daemon watched them, with what those say of them."""
-        remove_dead_holders(self.path)
+    def remove_dead_holders(self, *, spare: Container[str] = ()) -> None:
+        """Removes the locks of trainers that died while no daemon watched them.
+
+        Args:
+            spare: Names of those that are still to be told of.
+        """
+        remove_dead_holders(self.path, spare=spare)
 
     def close(self, *, keep: bool = False) -> None:
         """Gives the pool up; a second call does nothing.

@@ -41,7 +41,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     host: str
 
     def __str__(self) -> str:
-        return f"{self.name} pid {self.pid} on {self.host}" if self.pid else self.name
+        name = self.name if self.name.strip() else "a nameless process"
+        return f"{name} pid {self.pid} on {self.host}" if self.pid else name
 
 
 class Refused(Message, frozen=True):

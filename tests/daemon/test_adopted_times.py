@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from forebay.daemon.actions import WriteOutcome
 from forebay.wire import MicroBatchState, Peek, Peeked, QueueStatus, SlotStatus
 
 from .ledger_driver import INSPECTOR, Driver, only
@@ -116,6 +118,20 @@ def test_a_trainer_is_attached_since_it_attached_to_this_daemon(
     driver.pass_time(1.0)
     trainer.attach(held=[(lend.slot, lend.generation)])
     assert (queue_of(driver).trainer_is_back, queue_of(driver).trainer_since_s) == (True, 1.0)
+
+
+@pytest.mark.parametrize("at", [0.0, -5.0, 1e300, float("inf"), float("nan")])
+def test_a_time_of_another_clock_in_the_journal_is_taken_for_the_start(
+    driver: Driver, sender: Sender, trainer: Trainer, at: float
+) -> None:
+    sender.stage("a")
+    trainer.promoted(trainer.lends(1)[0])
+    [outcome] = driver.journal
+    driver.forget_journal()
+    driver.perform([WriteOutcome(msgspec.structs.replace(outcome, at=at))])
+    restart(driver, ran_s=10.0)
+    driver.pass_time(1.0)
+    assert queue_of(driver).on_device_s == (1.0,)
 
 
 def test_how_long_ago_a_micro_batch_ended(driver: Driver, sender: Sender, trainer: Trainer) -> None:

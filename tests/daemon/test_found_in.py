@@ -60,12 +60,10 @@ def test_a_trainer_is_known_by_its_lock_while_it_lives(pool: Pool) -> None:
     lock.close(remove=True)
 
 
-def test_a_trainer_that_died_with_the_daemon_is_known_once_more_and_its_lock_is_removed(pool: Pool) -> None:
+def test_a_trainer_that_died_with_the_daemon_is_known_by_the_lock_that_it_left(pool: Pool) -> None:
     lend(pool, 0)
     lock_holder(pool.path, "holder", TRAINER).close()
     assert found_in(pool, NOW).holders == {"holder": TRAINER}
-    assert not holder_path(pool.path, "holder").exists()
-    assert found_in(pool, NOW).holders == {}
 
 
 def test_who_had_a_key_on_its_device_is_known_too(pool: Pool, shm_dir: Path) -> None:
@@ -110,18 +108,46 @@ def test_a_lock_that_says_nothing_costs_no_slot_and_stops_no_daemon(pool: Pool, 
     assert [slot.holder for slot in found.occupied] == ["holder"]
 
 
-def test_a_damaged_name_of_a_holder_leads_nowhere(pool: Pool, shm_dir: Path) -> None:
-    lend(pool, 0, holder="../../note")
+@pytest.mark.parametrize("name", [b"../../note", b"", b"a\0b", b"\xff" * 64])
+@pytest.mark.parametrize("state", [SlotState.LENT, SlotState.QUARANTINED])
+def test_a_slot_with_a_damaged_name_of_its_holder_is_left_to_whoever_that_is(
+    pool: Pool, shm_dir: Path, state: SlotState, name: bytes
+) -> None:
     FileLock(shm_dir / "note", TRAINER).close()
+    lend(pool, 0, state)
+    lend(pool, 1, SlotState.READY)
+    write_field(pool.files[0]._view, "holder", name)
     found = found_in(pool, NOW)
-    assert (found.holders, len(found.occupied)) == ({}, 1)
-    assert (shm_dir / "note").exists()
+    assert (found.holders, [slot.index for slot in found.occupied]) == ({}, [1])
+    assert [slot.state for slot in found.slots] == [state, SlotState.READY]
+    assert pool.files[0].header().state is state
+    write_field(pool.files[0]._view, "envelope_checksum", 1)
+    assert found_in(pool, NOW).slots[0].state is state
+
+
+@pytest.mark.parametrize("name", ["sequence", "generation"])
+def test_a_slot_whose_count_cannot_be_counted_on_from_is_free(pool: Pool, name: str) -> None:
+    lend(pool, 0, SlotState.READY)
+    write_field(pool.files[0]._view, name, (1 << 64) - 1)
+    for _ in range(2):
+        found = found_in(pool, NOW)
+        assert (found.occupied, found.slots[0].state) == ([], SlotState.FREE)
+        assert found.slots[0].generation in (0, 7)
+
+
+def test_an_envelope_that_would_reach_beyond_its_file_is_damaged_and_copied_by_nobody(pool: Pool) -> None:
+    lend(pool, 0, SlotState.READY)
+    write_field(pool.files[0]._view, "envelope_bytes", 1 << 62)
+    assert found_in(pool, NOW).occupied == []
 
 
 def test_a_ready_slot_is_lent_to_nobody_whatever_a_killed_daemon_had_written(pool: Pool) -> None:
     lend(pool, 0, SlotState.READY)
     write_field(pool.files[0]._view, "lent_at", LENT_AT)
-    assert times(found_in(pool, NOW)) == [(READY_AT, 0.0)]
+    write_field(pool.files[0]._view, "holder", b"holder")
+    lock_holder(pool.path, "holder", TRAINER).close()
+    found = found_in(pool, NOW)
+    assert (times(found), found.occupied[0].holder, found.holders) == ([(READY_AT, 0.0)], "", {})
 
 
 @pytest.mark.parametrize("second", [0.0, -1.0, NOW + 1, float("inf"), float("nan")])

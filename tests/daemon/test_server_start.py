@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from forebay.daemon import Settings
@@ -14,8 +15,8 @@ from forebay.daemon import server as server_module
 from forebay.daemon.executor import Executor
 from forebay.daemon.ledger import Ledger
 from forebay.daemon.server import Server
-from forebay.shm import Outcome
-from forebay.wire import MicroBatchState
+from forebay.shm import HOLDERS_NAME, Outcome, lock_holder
+from forebay.wire import MicroBatchState, Peer
 
 WHERE: list[tuple[Any, str]] = [
     (server_module, "found_in"),
@@ -76,4 +77,30 @@ def test_a_start_that_fails_leaves_the_pool_that_it_found(
             start()
     after = start()
     assert after._ledger._book.find("train", "k") is not None
+    after.close()
+
+
+def test_a_start_that_fails_leaves_the_locks_of_the_dead_and_one_that_serves_those_of_who_has_something(
+    start: Callable[[], Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    pool = server._pool.path
+    on_device, over = (
+        Outcome(queue="train", key="k", attempt="1", state=state, holder=holder)
+        for state, holder in ((MicroBatchState.ON_DEVICE, "has"), (MicroBatchState.CONSUMED, "had"))
+    )
+    server._pool.outcomes.write(on_device)
+    server._pool.outcomes.write(msgspec.structs.replace(over, key="over"))
+    for name in ("has", "had", "never"):
+        lock_holder(pool, name, Peer(name=name, pid=42, host="gpu")).close()
+    server.close(failed=True)
+    with monkeypatch.context() as broken:
+        broken.setattr(Server, "_open_http", fail)
+        with pytest.raises(BrokenStartError):
+            start()
+    assert {path.name for path in (pool / HOLDERS_NAME).iterdir()} == {"has", "had", "never"}
+    after = start()
+    assert {path.name for path in (pool / HOLDERS_NAME).iterdir()} == {"has"}
+    [trainer] = after._ledger._book.attachments
+    assert trainer.peer.name == "has"
     after.close()

@@ -198,6 +198,8 @@ def test_the_locks_of_trainers_that_died_without_a_daemon_are_removed(path: Path
     assert dead.exists()
     pool = make_pool(path)
     assert dead.exists(), "it says who that was"
+    pool.remove_dead_holders(spare={"dead"})
+    assert dead.exists()
     pool.remove_dead_holders()
     assert living.exists()
     assert not dead.exists()
