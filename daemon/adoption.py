@@ -95,9 +95,10 @@ def _peers(pool: Pool, holders: Iterable[str]) -> Iterator[tuple[str, Peer]]:
 
 def _read(pool: Pool, file: SlotFile, now: float) -> FoundSlot:
     header = file.header()
-    is_held_by_somebody = header.state is not SlotState.READY
-    if is_held_by_somebody:
-        holder_path(pool.path, header.holder)  # which must be possible
+    # A READY slot has none, whatever a daemon had written that was killed before it wrote the state.
+    holder, lent_at = "", 0.0
+    if header.state is not SlotState.READY:
+        holder, lent_at = holder_path(pool.path, header.holder).name, past_second(header.lent_at, now)
     for what, count in (("generation", header.generation), ("sequence", header.sequence)):
         if count > MAX_COUNT:
             raise HostError(f"the slot's {what} is damaged", got=count, limit=MAX_COUNT)
@@ -113,7 +114,6 @@ def _read(pool: Pool, file: SlotFile, now: float) -> FoundSlot:
         body_bytes=header.body_bytes,
         payload_bytes=manifest.payload_bytes,
         ready_at=past_second(header.ready_at, now),
-        # The daemon before may have been killed between these and the state that they go with.
-        holder=header.holder if is_held_by_somebody else "",
-        lent_at=past_second(header.lent_at, now) if is_held_by_somebody else 0.0,
+        holder=holder,
+        lent_at=lent_at,
     )

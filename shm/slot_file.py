@@ -135,7 +135,7 @@ class SlotFile:
         """Records a move, so that a daemon killed between two stores leaves a header that says the truth.
 
         Args:
-            state: What the slot is now. All else is left as it is for FREE.
+            state: What the slot is now. With FREE, place and times stay as they were.
             sequence: Place in the queue.
             holder: Name of the trainer's lock, if one has it.
             ready_at: Monotonic second in which it was published.

@@ -107,7 +107,7 @@ def load_public_key(path: str, setting: str) -> bytes:
         SettingError: There is none, others than its owner may write it, or it holds the secret key too: whoever
             has that can pass for its owner.
     """
-    # A secret file's mode is right as it is: first of all, say that it is the wrong file.
+    # Who obeyed a chmod 644 would open a secret file to all: first of all, say that it is the wrong one.
     check_mode(Path(path), setting, forbidden=0, danger="write", remedy="chmod 644")
     public, secret = _load(path, setting)
     if secret is not None:
